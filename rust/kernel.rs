@@ -1,0 +1,96 @@
+//! What a kernel is: its launch configuration and its identity.
+
+use serde::{Deserialize, Serialize};
+
+/// The part of a launch that changes what a kernel costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LaunchConfig {
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub block: [u32; 3],
+    /// Dynamic shared memory of a block.
+    pub dynamic_smem_bytes: u32,
+    /// Blocks of a cluster in x, y, z; `[0, 0, 0]` where the launch names none.
+    pub cluster: [u32; 3],
+}
+
+/// Identity of a kernel across processes: see [`KernelId::new`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct KernelId(pub u64);
+
+impl KernelId {
+    /// 64-bit FNV-1a over (mangled name, module image, launch configuration).
+    ///
+    /// A name alone is no identity: Inductor numbers its kernels per module, and one name with one grid can be
+    /// different code. `image_hash` tells such modules apart. The hash is fixed: profiles on disk hold it.
+    pub fn new(mangled_name: &[u8], image_hash: u64, config: &LaunchConfig) -> Self {
+        let mut h = Fnv::new();
+        h.write(mangled_name);
+        h.write(&[0]);
+        h.write(&image_hash.to_le_bytes());
+        for v in config.grid.iter().chain(&config.block) {
+            h.write(&v.to_le_bytes());
+        }
+        h.write(&config.dynamic_smem_bytes.to_le_bytes());
+        for v in &config.cluster {
+            h.write(&v.to_le_bytes());
+        }
+        KernelId(h.finish())
+    }
+}
+
+/// FNV-1a, 64 bits: stable across builds and machines, unlike std's hashers.
+pub struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Fnv {
+    /// The empty hash.
+    pub const fn new() -> Self {
+        Fnv(0xcbf2_9ce4_8422_2325)
+    }
+
+    /// Adds bytes.
+    #[inline]
+    pub fn write(&mut self, bytes: &[u8]) {
+        for b in bytes {
+            self.0 = (self.0 ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+
+    /// The hash so far.
+    pub const fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn id_is_fixed_because_profiles_hold_it() {
+        let c = LaunchConfig { grid: [132, 1, 1], block: [256, 1, 1], dynamic_smem_bytes: 1024, cluster: [0; 3] };
+        assert_eq!(KernelId::new(b"_Z3fooPf", 7, &c), KernelId(0x7a71_097c_9443_dc47));
+    }
+
+    #[test]
+    fn id_tells_every_part_apart() {
+        let c = LaunchConfig { grid: [2, 1, 1], block: [32, 1, 1], ..Default::default() };
+        let base = KernelId::new(b"a", 0, &c);
+        let others = [
+            KernelId::new(b"b", 0, &c),
+            KernelId::new(b"a", 1, &c),
+            KernelId::new(b"a", 0, &LaunchConfig { grid: [1, 2, 1], ..c }),
+            KernelId::new(b"a", 0, &LaunchConfig { block: [64, 1, 1], ..c }),
+            KernelId::new(b"a", 0, &LaunchConfig { dynamic_smem_bytes: 1, ..c }),
+            KernelId::new(b"a", 0, &LaunchConfig { cluster: [2, 1, 1], ..c }),
+        ];
+        assert!(others.iter().all(|o| *o != base));
+    }
+}

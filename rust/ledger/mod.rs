@@ -1,0 +1,1 @@
+//! who runs what (stub)

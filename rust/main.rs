@@ -1,0 +1,3 @@
+//! The command `mosaic`.
+
+fn main() {}

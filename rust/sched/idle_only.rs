@@ -1,0 +1,129 @@
+//! Idle-only: BE kernels are launched only while no HP request is active (the first level of knowledge).
+
+use super::{Admit, Candidate, Decision, Limits, Policy, Snapshot, Wait};
+
+/// BE runs only while no HP request is active, with a cap in time on what an arriving HP request can meet.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct IdleOnly {
+    /// The user's limits.
+    pub limits: Limits,
+}
+
+impl Policy for IdleOnly {
+    fn name(&self) -> &'static str {
+        "idle-only"
+    }
+
+    fn decide(&self, s: &Snapshot, c: &Candidate, now_ns: u64) -> Decision {
+        let bound_ns = c.waiting_since_ns.saturating_add(self.limits.max_wait_ns);
+        let wait = |why, recheck_ns: u64| Decision::Wait { why, recheck_ns: recheck_ns.clamp(now_ns, bound_ns) };
+
+        // Exceptions to "HP first" go one kernel at a time: none while another is in flight.
+        if s.hp_calibrating || s.hp_active > 0 {
+            let exception = if now_ns >= bound_ns {
+                Some(Admit::WaitBound)
+            } else if s.hp_stalled && !s.hp_calibrating {
+                Some(Admit::HpStalled)
+            } else {
+                None
+            };
+            return match exception {
+                Some(why) if s.be_in_flight == 0 => Decision::Admit(why),
+                Some(_) => Decision::Wait { why: Wait::InFlight, recheck_ns: now_ns },
+                None if s.hp_calibrating => wait(Wait::Calibrating, bound_ns),
+                None => wait(Wait::HpActive, s.hp_expected_end_ns.unwrap_or(now_ns)),
+            };
+        }
+
+        if s.be_in_flight == 0 {
+            return Decision::Admit(Admit::Rule);
+        }
+        let fits = match (self.limits.cap_ns(s), c.duration_ns) {
+            // Unknown lengths go alone: nothing bounds what an arriving HP request would meet.
+            _ if s.be_in_flight_unknown => false,
+            (Some(cap_ns), Some(duration_ns)) => {
+                s.be_in_flight_ns.saturating_add(duration_ns) <= cap_ns.max(duration_ns + self.limits.launch_lead_ns)
+            }
+            _ => false,
+        };
+        if fits { Decision::Admit(Admit::Rule) } else { wait(Wait::InFlight, now_ns) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const US: u64 = 1_000;
+
+    fn policy() -> IdleOnly {
+        IdleOnly { limits: Limits { in_flight_fraction: 0.02, max_wait_ns: 1000 * MS, launch_lead_ns: 8 * US } }
+    }
+
+    /// HP alone takes 8 ms, so the cap is 160 us.
+    fn idle() -> Snapshot {
+        Snapshot { min_t_iso_ns: Some(8 * MS), ..Default::default() }
+    }
+
+    #[test]
+    fn table_of_cases() {
+        use Decision::Admit as A;
+        let known = |us| Candidate { duration_ns: Some(us * US), waiting_since_ns: 0 };
+        let unknown = Candidate::default();
+        let in_flight = |n, us, unknown| Snapshot {
+            be_in_flight: n,
+            be_in_flight_ns: us * US,
+            be_in_flight_unknown: unknown,
+            ..idle()
+        };
+        let hp = Snapshot { hp_active: 1, ..idle() };
+        let hp_be = Snapshot { hp_active: 1, ..in_flight(1, 10, false) };
+        let stalled = |s| Snapshot { hp_stalled: true, ..s };
+        let cases: [(&str, Snapshot, Candidate, u64, Result<Admit, Wait>); 18] = [
+            ("idle GPU, known kernel", idle(), known(50), 1, Ok(Admit::Rule)),
+            ("idle GPU, unknown kernel", idle(), unknown, 1, Ok(Admit::Rule)),
+            ("idle GPU, kernel over the cap", idle(), known(9000), 1, Ok(Admit::Rule)),
+            ("fits under the cap", in_flight(3, 100, false), known(60), 1, Ok(Admit::Rule)),
+            ("over the cap", in_flight(3, 100, false), known(61), 1, Err(Wait::InFlight)),
+            ("many short kernels fit", in_flight(39, 156, false), known(4), 1, Ok(Admit::Rule)),
+            ("long kernel within the lead", in_flight(1, 8, false), known(900), 1, Ok(Admit::Rule)),
+            ("long kernel before the lead", in_flight(1, 9, false), known(900), 1, Err(Wait::InFlight)),
+            ("unknown kernel never joins others", in_flight(1, 1, false), unknown, 1, Err(Wait::InFlight)),
+            ("nothing joins an unknown kernel", in_flight(1, 1, true), known(4), 1, Err(Wait::InFlight)),
+            ("no isolated time: one at a time", Snapshot { min_t_iso_ns: None, ..in_flight(1, 1, false) }, known(4), 1, Err(Wait::InFlight)),
+            ("HP active", hp, known(4), 1, Err(Wait::HpActive)),
+            ("HP active up to the bound", hp, known(4), 1000 * MS - 1, Err(Wait::HpActive)),
+            ("HP active at the bound", hp, known(4), 1000 * MS, Ok(Admit::WaitBound)),
+            ("at the bound, one at a time", hp_be, known(4), 1000 * MS, Err(Wait::InFlight)),
+            ("HP stalled", stalled(hp), known(4), 1, Ok(Admit::HpStalled)),
+            ("HP stalled, one at a time", stalled(hp_be), known(4), 1, Err(Wait::InFlight)),
+            ("calibrating between requests", Snapshot { hp_calibrating: true, ..idle() }, known(4), 1, Err(Wait::Calibrating)),
+        ];
+        for (name, snapshot, candidate, now_ns, want) in cases {
+            let got = match policy().decide(&snapshot, &candidate, now_ns) {
+                A(a) => Ok(a),
+                Decision::Wait { why, .. } => Err(why),
+            };
+            assert_eq!(got, want, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_wait_never_outlasts_the_bound() {
+        let far = Snapshot { hp_active: 1, hp_expected_end_ns: Some(u64::MAX), ..idle() };
+        let Decision::Wait { recheck_ns, .. } = policy().decide(&far, &Candidate::default(), 5) else {
+            panic!("admitted beside an active HP request")
+        };
+        assert_eq!(recheck_ns, 1000 * MS);
+    }
+
+    #[test]
+    fn a_request_late_by_its_expectation_is_rechecked_at_once() {
+        let late = Snapshot { hp_active: 1, hp_expected_end_ns: Some(10), ..idle() };
+        let Decision::Wait { recheck_ns, .. } = policy().decide(&late, &Candidate::default(), 50) else {
+            panic!("admitted beside an active HP request")
+        };
+        assert_eq!(recheck_ns, 50);
+    }
+}
