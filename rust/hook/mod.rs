@@ -1,1 +1,2 @@
-//! launch path
+//! The launch path.
+pub mod driver;

@@ -91,14 +91,26 @@ mod tests {
             ("long kernel before the lead", in_flight(1, 9, false), known(900), 1, Err(Wait::InFlight)),
             ("unknown kernel never joins others", in_flight(1, 1, false), unknown, 1, Err(Wait::InFlight)),
             ("nothing joins an unknown kernel", in_flight(1, 1, true), known(4), 1, Err(Wait::InFlight)),
-            ("no isolated time: one at a time", Snapshot { min_t_iso_ns: None, ..in_flight(1, 1, false) }, known(4), 1, Err(Wait::InFlight)),
+            (
+                "no isolated time: one at a time",
+                Snapshot { min_t_iso_ns: None, ..in_flight(1, 1, false) },
+                known(4),
+                1,
+                Err(Wait::InFlight),
+            ),
             ("HP active", hp, known(4), 1, Err(Wait::HpActive)),
             ("HP active up to the bound", hp, known(4), 1000 * MS - 1, Err(Wait::HpActive)),
             ("HP active at the bound", hp, known(4), 1000 * MS, Ok(Admit::WaitBound)),
             ("at the bound, one at a time", hp_be, known(4), 1000 * MS, Err(Wait::InFlight)),
             ("HP stalled", stalled(hp), known(4), 1, Ok(Admit::HpStalled)),
             ("HP stalled, one at a time", stalled(hp_be), known(4), 1, Err(Wait::InFlight)),
-            ("calibrating between requests", Snapshot { hp_calibrating: true, ..idle() }, known(4), 1, Err(Wait::Calibrating)),
+            (
+                "calibrating between requests",
+                Snapshot { hp_calibrating: true, ..idle() },
+                known(4),
+                1,
+                Err(Wait::Calibrating),
+            ),
         ];
         for (name, snapshot, candidate, now_ns, want) in cases {
             let got = match policy().decide(&snapshot, &candidate, now_ns) {
