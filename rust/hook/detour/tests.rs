@@ -1,5 +1,7 @@
 //! Detours of machine code that the tests write themselves, with the very first bytes of libcuda's entry points.
 
+mod child;
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::{mem, ptr, slice, thread};
 
@@ -62,6 +64,10 @@ fn bytes_of(target: *const ()) -> Vec<u8> {
     unsafe { slice::from_raw_parts(target.cast::<u8>(), 16) }.to_vec()
 }
 
+fn protection_of(target: *const ()) -> i32 {
+    maps::holding(&maps::read().unwrap(), target.addr(), 16).unwrap().protection
+}
+
 extern "C" fn flagged(x: u64) -> u64 {
     plain(x) | FLAG
 }
@@ -76,9 +82,7 @@ fn test_replacement_and_original() {
     assert_eq!(function(target)(5), plain(5) | FLAG);
     assert_eq!(function(detour.original)(5), plain(5));
     assert!(!detour.text_left_writable);
-    let text = maps::read().unwrap();
-    let text = maps::holding(&text, target.addr(), 16).unwrap();
-    assert_eq!(text.protection, libc::PROT_READ | libc::PROT_EXEC);
+    assert_eq!(protection_of(target), libc::PROT_READ | libc::PROT_EXEC);
 
     // SAFETY: as above.
     let error = unsafe { install(target, flagged as Function as *const (), "g") }.unwrap_err();
@@ -196,4 +200,105 @@ fn test_resume_at_each_boundary() {
         assert_eq!(resume_at_4(7, target), plain(7), "direction {direction:02x}");
     }
     assert_eq!(seen.len(), 24);
+}
+
+/// Fault: a moved prologue does something else, or its end is miscounted.
+#[test]
+fn test_other_prologues_work() {
+    const BODY: [u8; 5] = [0x48, 0x8d, 0x44, 0x7f, 0x01]; // lea rax, [rdi + 2 * rdi + 1]
+    let sub_imm32 = [0x48, 0x81, 0xec, 0x08, 0x01, 0x00, 0x00];
+    let add_imm32 = [0x48, 0x81, 0xc4, 0x08, 0x01, 0x00, 0x00, 0xc3];
+    let endbr64 = [0xf3, 0x0f, 0x1e, 0xfa];
+    let cases: [(&[&[u8]], &[u8]); 4] = [
+        (&[&sub_imm32], &add_imm32),
+        (&[&endbr64, &sub_imm32], &add_imm32),
+        (&[&endbr64, &[0x55]], &[0x5d, 0xc3]),
+        (&[&[0x41, 0x57, 0x41, 0x56, 0x53]], &[0x5b, 0x41, 0x5e, 0x41, 0x5f, 0xc3]),
+    ];
+    for (prologue, epilogue) in cases {
+        let prologue = prologue.concat();
+        // Far from everything: two of them leave a single direction.
+        let target = code_at(0x2345_0000_0000, &[&prologue, &BODY[..], epilogue].concat(), 1)[0];
+        assert_eq!(function(target)(9), plain(9), "{prologue:02x?}");
+        // SAFETY: the code is never unmapped; signatures agree.
+        let detour = unsafe { install(target, flagged as Function as *const (), "f") }.unwrap();
+        assert_eq!(function(target)(9), plain(9) | FLAG, "{prologue:02x?}");
+        assert_eq!(function(detour.original)(9), plain(9), "{prologue:02x?}");
+    }
+}
+
+/// Fault: something that is not a function's known start is written to, or read though it is not there.
+#[test]
+fn test_refusals_change_nothing() {
+    let refused = |target: *const ()| {
+        let published = |_| panic!("published");
+        // SAFETY: nothing is installed, which is what is tested.
+        unsafe { install_with(target, flagged as Function as *const (), "f", published) }.unwrap_err()
+    };
+    let lea_rip = code(&[0x48, 0x8d, 0x05, 0, 0, 0, 0, 0xc3]);
+    let before = bytes_of(lea_rip);
+    let error = refused(lea_rip);
+    assert!(matches!(error.reason, Reason::Prologue(_)), "{error}");
+    assert!(error.to_string().starts_with("f can't be detoured: unknown instruction at offset 0"), "{error}");
+    assert!(error.to_string().contains("48 8d 05"), "{error}");
+    assert_eq!(bytes_of(lea_rip), before);
+
+    let unaligned = code_at(0, &[&[0x90; 8], &CODE[..]].concat(), 1)[0].wrapping_byte_add(8);
+    assert!(matches!(refused(unaligned).reason, Reason::Unaligned { .. }));
+    assert_eq!(function(unaligned)(1), plain(1));
+
+    assert!(matches!(refused(ptr::null()).reason, Reason::NotCode { target: 0 }));
+    assert!(matches!(refused(ptr::without_provenance(usize::MAX - 15)).reason, Reason::NotCode { .. }));
+    let data = Box::new(0_u128);
+    assert!(matches!(refused(ptr::from_ref(&*data).cast()).reason, Reason::NotCode { .. }));
+    // SAFETY: a fresh mapping, filled within its bounds.
+    let shared = unsafe {
+        let rwx = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        let p = libc::mmap(ptr::null_mut(), 4096, rwx, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0);
+        assert_ne!(p, libc::MAP_FAILED);
+        ptr::copy_nonoverlapping(CODE.as_ptr(), p.cast(), CODE.len());
+        p.cast_const().cast::<()>()
+    };
+    assert!(matches!(refused(shared).reason, Reason::NotCode { .. }));
+    assert_eq!(function(shared)(1), plain(1));
+}
+
+/// Fault: a thunk is mapped over something, or a jump is made that leaves a boundary without a trap, when the places
+/// in reach are taken.
+#[test]
+fn test_taken_window() {
+    const WINDOW: usize = 1 << 24;
+    let block = |target: *const (), top: u8, bytes: usize| {
+        let start = (target.addr() + 5).wrapping_add_signed((top as i8 as isize) * WINDOW as isize);
+        let start = ptr::without_provenance_mut(start / 4096 * 4096);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: replaces no mapping.
+        assert_eq!(unsafe { libc::mmap(start, bytes, libc::PROT_NONE, flags, -1, 0) }, start);
+        start
+    };
+    let replacement = flagged as Function as *const ();
+
+    // This prologue leaves one direction.
+    let single = [0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x8d, 0x44, 0x7f, 0x01, 0x5d, 0xc3];
+    let target = code_at(0x3456_0000_0000, &single, 1)[0];
+    let before = bytes_of(target);
+    let blocked = block(target, 0xcc, WINDOW + 4096);
+    // SAFETY: the code is never unmapped; signatures agree.
+    let error = unsafe { install(target, replacement, "f") }.unwrap_err();
+    assert!(matches!(error.reason, Reason::NoRoom { windows: 1 }), "{error}");
+    assert_eq!(bytes_of(target), before);
+    // SAFETY: nothing uses the blocking mapping.
+    assert_eq!(unsafe { libc::munmap(blocked, WINDOW + 4096) }, 0);
+    // SAFETY: as above.
+    unsafe { install(target, replacement, "f") }.unwrap();
+    assert_eq!(function(target)(2), plain(2) | FLAG);
+
+    // This one has others.
+    let target = code_at(0x4567_0000_0000, &CODE, 1)[0];
+    block(target, 0xcc, WINDOW + 4096);
+    // SAFETY: as above.
+    unsafe { install(target, replacement, "f") }.unwrap();
+    assert_ne!(bytes_of(target)[4], 0xcc);
+    assert_eq!(function(target)(2), plain(2) | FLAG);
+    assert_eq!(resume_at_4(2, target), plain(2));
 }
