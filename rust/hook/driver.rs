@@ -142,6 +142,8 @@ driver! {
     cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint);
     cuStreamWaitEvent_ptsz(stream: Handle, event: Handle, flags: c_uint);
     cuStreamDestroy_v2(stream: Handle);
+    cuStreamBeginCapture_v2(stream: Handle, mode: c_uint);
+    cuStreamBeginCapture_v2_ptsz(stream: Handle, mode: c_uint);
     cuStreamWriteValue32_v2(stream: Handle, address: u64, value: u32, flags: c_uint);
     cuEventCreate(event: *mut Handle, flags: c_uint);
     cuEventQuery(event: Handle);

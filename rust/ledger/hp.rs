@@ -8,7 +8,7 @@ use super::prefix::{LANES, Prefix, SLOTS, Slot};
 use super::robust::{Owner, kill_point};
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicU32, AtomicU64,
+    AtomicBool, AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
@@ -51,8 +51,9 @@ pub struct HpClaim {
     claim: Claim,
     /// Bit *i*: lane *i* is not in use in this process.
     free_lanes: AtomicU32,
-    /// Stands in for every lane word in the child of a fork.
+    /// Stands in for every lane word in the child of a fork, and after the release.
     orphan_word: AtomicU32,
+    released: AtomicBool,
 }
 
 struct HpTable<'a> {
@@ -131,7 +132,7 @@ impl Ledger {
             // SAFETY: the claim that is being made keeps the ledger mapped until its end releases the slot.
             unsafe { claim::take(list, &table, fill) }
         })?;
-        Ok(HpClaim { claim, free_lanes: AtomicU32::new((1 << LANES) - 1), orphan_word: AtomicU32::new(0) })
+        Ok(HpClaim { claim, free_lanes: AtomicU32::new((1 << LANES) - 1), orphan_word: AtomicU32::new(0), released: AtomicBool::new(false) })
     }
 }
 
@@ -220,6 +221,20 @@ impl HpClaim {
         }
     }
 
+    /// When the request last launched something; its begin, if it has not yet.
+    #[inline]
+    pub fn last_launch_ns(&self, lane: LaneId) -> u64 {
+        self.shared().map_or(0, |(_, record)| {
+            let begin_ns = record.lanes[lane.index()].begin_ns.load(Relaxed);
+            record.progress[lane.index()].last_launch_ns.load(Relaxed).max(begin_ns)
+        })
+    }
+
+    /// The lanes whose requests are active.
+    pub fn open_lanes(&self) -> impl Iterator<Item = LaneId> {
+        (0..LANES).filter_map(LaneId::from_index).filter(|lane| self.lane_open(*lane))
+    }
+
     /// The number of its slot.
     pub fn slot(&self) -> usize {
         self.claim.slot
@@ -230,10 +245,23 @@ impl HpClaim {
         &self.claim.ledger
     }
 
-    /// `None` in the child of a fork.
+    /// Gives the slot back now, while others may still hold the claim: nothing done with it reaches the slot any more.
+    pub fn release(&self) {
+        if self.released.swap(true, AcqRel) {
+            return;
+        }
+        self.claim.end(|list, ledger, slot| {
+            let Some(body) = ledger.body() else { return };
+            let table = HpTable { prefix: ledger.prefix(), body };
+            table.reset(slot, crate::clock::now_ns());
+            claim::leave(list, &table, slot);
+        });
+    }
+
+    /// `None` in the child of a fork, and after the release.
     #[inline]
     fn shared(&self) -> Option<(&Slot, &HpRecord)> {
-        if !self.claim.is_ours() {
+        if !self.claim.is_ours() || self.released.load(Relaxed) {
             return None;
         }
         let ledger = &self.claim.ledger;
@@ -243,11 +271,6 @@ impl HpClaim {
 
 impl Drop for HpClaim {
     fn drop(&mut self) {
-        self.claim.end(|list, ledger, slot| {
-            let Some(body) = ledger.body() else { return };
-            let table = HpTable { prefix: ledger.prefix(), body };
-            table.reset(slot, crate::clock::now_ns());
-            claim::leave(list, &table, slot);
-        });
+        self.release();
     }
 }

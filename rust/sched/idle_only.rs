@@ -38,15 +38,18 @@ impl Policy for IdleOnly {
         if s.be_in_flight == 0 {
             return Decision::Admit(Admit::Rule);
         }
-        let fits = match (self.limits.cap_ns(s), c.duration_ns) {
-            // Unknown lengths go alone: nothing bounds what an arriving HP request would meet.
-            _ if s.be_in_flight_unknown => false,
-            (Some(cap_ns), Some(duration_ns)) => {
-                s.be_in_flight_ns.saturating_add(duration_ns) <= cap_ns.max(duration_ns + self.limits.launch_lead_ns)
+        // How much work may be left for this launch to join it. Unknown lengths go alone: nothing would bound what
+        // an arriving HP request meets.
+        let room_ns = match (self.limits.cap_ns(s), c.duration_ns) {
+            (Some(cap_ns), Some(duration_ns)) if !s.be_in_flight_unknown => {
+                cap_ns.saturating_sub(duration_ns).max(self.limits.launch_lead_ns)
             }
-            _ => false,
+            _ => return wait(Wait::InFlight, now_ns.saturating_add(s.be_in_flight_ns)),
         };
-        if fits { Decision::Admit(Admit::Rule) } else { wait(Wait::InFlight, now_ns) }
+        match s.be_in_flight_ns.saturating_sub(room_ns) {
+            0 => Decision::Admit(Admit::Rule),
+            excess_ns => wait(Wait::InFlight, now_ns.saturating_add(excess_ns)),
+        }
     }
 }
 
