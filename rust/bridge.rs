@@ -37,10 +37,7 @@ enum BridgeError {
     /// There is no CUDA driver, or it does not work.
     NoDriver(String),
     /// The driver has fewer devices than asked for.
-    NoDevice {
-        device: i32,
-        count: i32,
-    },
+    NoDevice { device: i32, count: i32 },
     /// A bug of ours: caught here so that the process lives on.
     Panicked(String),
 }
