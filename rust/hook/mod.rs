@@ -1,1 +1,3 @@
 //! launch path
+pub mod api;
+pub mod capi;
