@@ -1,0 +1,7 @@
+"""Placeholder."""
+
+from pathlib import Path
+
+import torch
+
+torch.ops.load_library(Path(__file__).parent / "libmosaic.so")
