@@ -1,16 +1,30 @@
-"""A stand-in for the control layer: roles, a gate between requests and iterations, and its own calls on record.
+"""A stand-in for the control layer: roles, and a gate that holds BE's iterations while an HP request is open.
 
-Loaded by path in the workers. The gate is a word in a file that all processes map: HP's number of open requests.
+Loaded by path in the workers. The gate is a file lock: the kernel drops it when HP's process dies, however it dies.
 """
 
 import contextlib
-import ctypes
-import mmap
+import fcntl
 import os
-import struct
+import signal
+import sys
 import time
+from pathlib import Path
 
-PATH = "MOSAIC_BENCH_TEST_GATE"
+BENCH = Path(__file__).resolve().parents[2] / "python" / "mosaic_torch" / "bench"
+GATE = "MOSAIC_BENCH_TEST_GATE"
+# A file's path: the first BE call under the policy "none" kills its process, once (the file says that it did).
+DIE_ONCE = "MOSAIC_BENCH_TEST_DIE_ONCE"
+
+
+def package():
+    """The package under test, loaded as the workers load it: without mosaic_torch around it."""
+    sys.path.insert(0, str(BENCH))
+    try:
+        from launch import load
+    finally:
+        sys.path.remove(str(BENCH))
+    return load()
 
 
 def make():
@@ -21,24 +35,43 @@ class GateControl:
     name = "gate"
 
     def __init__(self):
-        fd = os.open(os.environ[PATH], os.O_RDWR | os.O_CREAT, 0o600)
-        os.ftruncate(fd, 64)
-        self._words = memoryview(mmap.mmap(fd, 64)).cast("q")
-        os.close(fd)
+        path = os.environ[GATE]
+        # Two descriptions of the file: HP and BE exclude each other also as threads of one process.
+        self._hp, self._be = (os.open(path, os.O_RDWR | os.O_CREAT, 0o600) for _ in range(2))
         self.policy = "idle-only"
-        self.requests = 0
-        self.pending = 0
+        self.settings = {}
+        self.open_requests = 0
+        self.counts = {"requests": 0, "opened_ahead": 0, "held": 0, "be_calls": 0}
 
     def hp(self, fn, *, slo, name, device):
         return fn
 
     def be(self, fn, *, name, device):
         def gated(*args):
-            while self.policy == "idle-only" and self._words[0] > 0:
+            self._maybe_die()
+            held = False
+            while self.policy == "idle-only" and not self._is_free():
+                held = True
                 time.sleep(0.0002)
+            self.counts["held"] += held
             return fn(*args)
 
         return gated
+
+    def _is_free(self):
+        try:
+            fcntl.flock(self._be, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        fcntl.flock(self._be, fcntl.LOCK_UN)
+        return True
+
+    def _maybe_die(self):
+        self.counts["be_calls"] += 1
+        path = os.environ.get(DIE_ONCE)
+        if path and self.policy == "none" and not os.path.exists(path):
+            Path(path).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def request(self, job, arrived_at_s):
         return _Request(self)
@@ -46,12 +79,16 @@ class GateControl:
     def best_effort(self, job):
         return contextlib.nullcontext()
 
-    def configure(self, policy):
-        self.policy = policy
+    def configure(self, policy=None, **settings):
+        self.policy = policy or self.policy
+        self.settings |= settings
 
     def stats(self):
-        job = {"name": "toy", "kernels_seen": self.requests, "pending": self.pending}
-        return {"jobs": [job], "events": [], "open": self._words[0], "policy": self.policy}
+        job = {"name": "toy", "kernels": self.counts["requests"], "hp": {"isolated": {"p50_ns": 1}}}
+        return {"jobs": [job], "open": self.open_requests, "policy": self.policy, "counts": self.counts}
+
+    def ledger(self):
+        return []
 
     def unwrap(self, job):
         pass
@@ -60,7 +97,11 @@ class GateControl:
         return {"mosaic_torch": "stand-in"}
 
     def add(self, delta):
-        self._words[0] += delta
+        self.open_requests += delta
+        if delta > 0 and self.open_requests == 1:
+            fcntl.flock(self._hp, fcntl.LOCK_EX)
+        if self.open_requests == 0:
+            fcntl.flock(self._hp, fcntl.LOCK_UN)
 
 
 class _Request:
@@ -70,19 +111,17 @@ class _Request:
 
     def open(self):
         self._open = True
-        self._control.pending += 1
+        self._control.counts["opened_ahead"] += 1
         self._control.add(1)
+
+    def close(self):
+        self._control.add(-1)
 
     def __enter__(self):
         if not self._open:
             self._control.add(1)
-        self._control.requests += 1
+        self._control.counts["requests"] += 1
 
     def __exit__(self, *_):
         self._control.add(-1)
         return False
-
-
-def crash():
-    """For a stand-in that dies: a real segmentation fault."""
-    return ctypes.string_at(struct.unpack("P", b"\0" * 8)[0])

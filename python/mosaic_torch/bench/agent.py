@@ -199,6 +199,9 @@ class Agent:
     def op_stats(self):
         return self.shared.control.stats()
 
+    def op_ledger(self):
+        return self.shared.control.ledger()
+
     def op_pauses(self):
         return self.shared.pauses.events
 

@@ -105,11 +105,20 @@ def main(argv=None):
     code = 0
     try:
         for topic in TOPICS if options.topic == "all" else (options.topic,):
-            importlib.import_module(f".{topic}", __package__).run(context)
+            _run_topic(context, topic)
     except KeyboardInterrupt:
         context.uncovered.append("the rest: interrupted")
         code = 130
     return _conclude(context) or code
+
+
+def _run_topic(context, topic):
+    """One topic; what ends it early is named, and the next one goes on."""
+    try:
+        importlib.import_module(f".{topic}", __package__).run(context)
+    except Exception as error:
+        context.failures.append(f"{topic}: {type(error).__name__}: {error}")
+        context.progress.say(f"{topic} FAILED: {error}")
 
 
 def _conclude(context):

@@ -36,17 +36,24 @@ class Control:
         """The counters, see ``stats_view``."""
         return {}
 
+    def ledger(self):
+        """Who has a place in the GPU's ledger: dictionaries with ``role`` and ``pid``."""
+        return []
+
     def unwrap(self, job):
         """Takes an ``nn.Module`` out of its role."""
 
     def facts(self):
         """Versions, for the record."""
-        return {"mosaic_torch": "not imported"}
+        return {"mosaic_torch": "imported, though off" if "mosaic_torch" in sys.modules else "not imported"}
 
 
 class _NoRequest:
     def open(self):
         return self
+
+    def close(self):
+        pass
 
     def __enter__(self):
         return self
@@ -79,6 +86,10 @@ class MosaicControl(Control):
 
     def best_effort(self, job):
         return self._mosaic.best_effort(job)
+
+    def ledger(self):
+        path = self._mosaic.doctor().get("launch_path") or {}
+        return [entry for gpu in path.get("gpus", []) for entry in gpu.get("ledger") or []]
 
     def facts(self):
         return {"mosaic_torch": getattr(self._mosaic, "__version__", "unknown")}

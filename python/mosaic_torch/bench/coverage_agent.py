@@ -92,8 +92,12 @@ def _compiled(agent, workload, static_launcher):
     with config.patch({**dict.fromkeys(launchers, static_launcher), "fx_graph_cache": static_launcher}):
         torch._dynamo.reset()
         compiled = torch.compile(job.model)
-        with torch.no_grad():
-            yield torch.no_grad()(compiled), job.inputs
+
+        @torch.no_grad()
+        def fn(*inputs):
+            return compiled(*inputs)
+
+        yield fn, job.inputs
     torch._dynamo.reset()
 
 

@@ -1,6 +1,7 @@
 """Agent side of ``identity``: a module's outputs in a role against its own outputs without one."""
 
 import contextlib
+import time
 
 
 def _tensors(value):
@@ -53,8 +54,8 @@ def reference(agent, workload, deterministic):
     return {"elements": sum(t.numel() for t in first), "mismatched": mismatched_elements(first, second)}
 
 
-def compare(agent, workload, role, repeats, deterministic):
-    """Wraps the module itself, calls it, takes it out of its role again."""
+def compare(agent, workload, role, repeats, seconds, deterministic):
+    """Wraps the module itself, calls it at least so often and so long, takes it out of its role again."""
     job, control = agent.job(workload), agent.shared.control
     device = agent.shared.device.torch_device
     name = f"{workload} as {role}"
@@ -64,9 +65,11 @@ def compare(agent, workload, role, repeats, deterministic):
         control.be(job.model, name=name, device=device)
     try:
         with _deterministic(deterministic):
-            total = 0
-            for _ in range(repeats):
+            total = calls = 0
+            begin = time.monotonic()
+            while calls < repeats or time.monotonic() - begin < seconds:
                 total += mismatched_elements(agent.references[workload], _copies(job.call()))
+                calls += 1
     finally:
         control.unwrap(job.model)
-    return total
+    return {"mismatched": total, "calls": calls}

@@ -49,13 +49,13 @@ def run_hp(call, request, wait_done, offsets_ns, block, overload_ns=None):
     try:
         for index in range(count):
             if closed:
-                arrival = clock()
+                start = arrival = clock()
             else:
                 arrival = base + offsets_ns[index]
                 wait = arrival - clock()
                 if wait > 0:
                     time.sleep(wait * 1e-9)
-            start = clock()
+                start = clock()
             if overload_ns is not None and start - arrival > overload_ns:
                 overloaded = True
             if overloaded or stop():
@@ -84,8 +84,7 @@ def run_hp(call, request, wait_done, offsets_ns, block, overload_ns=None):
     finally:
         # One left open would hold every BE.
         if pending is not None:
-            with pending:
-                pass
+            pending.close()
     return {"base": base, "arrival": arrivals, "start": starts, "end": ends, "overloaded": overloaded}
 
 

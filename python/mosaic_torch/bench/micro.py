@@ -43,7 +43,7 @@ def _measure(ctx, fleet, agents):
         agent.topic("micro", "setup", patience)
     samples = {}
     for index in range(ROUNDS):
-        for case in overhead._rotated(list(CASES), index):
+        for case in overhead.rotated(list(CASES), index):
             agent, where = CASES[case]
             for refused in (False, True):
                 args = {"where": where, "refused": refused, "bursts": BURSTS}

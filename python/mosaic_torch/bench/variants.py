@@ -13,7 +13,7 @@ class Variant:
     name: str
     hp_mode: str  # raw: a plain stream, the hook lets it straight through; wrapped: in its role
     be_mode: str | None  # None: no BE runs
-    policy: str | None  # None: no one is in a role
+    policy: str | None  # of the hook; None: no one is in a role
 
 
 VARIANTS = {
@@ -22,7 +22,8 @@ VARIANTS = {
         Variant("isolated", "raw", None, None),
         Variant("no-op", "wrapped", None, "idle-only"),
         Variant("streams", "raw", "raw", None),
-        Variant("priority", "wrapped", "wrapped", "priority"),
+        # In their roles, so with the driver's priorities, but nothing is held.
+        Variant("priority", "wrapped", "wrapped", "none"),
         Variant("idle-only", "wrapped", "wrapped", "idle-only"),
     )
 }
