@@ -251,7 +251,8 @@ class Runtime:
         base = _name_of(model).encode()[: _NAME_BYTES - 4].decode(errors="ignore")
         with self._lock:
             taken = {j.name for j in self._jobs}
-        return next(n for n in (base, *(f"{base}-{i}" for i in itertools.count(2))) if n not in taken)
+        numbered = (f"{base}-{i}" for i in itertools.count(2))
+        return next(n for n in itertools.chain((base,), numbered) if n not in taken)
 
     def _device_of(self, module: torch.nn.Module | None, device: Any) -> int:
         asked = None if device is None else self._device_index(device)
