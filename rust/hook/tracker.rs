@@ -9,6 +9,7 @@ use super::driver::{self, Handle};
 use crate::ledger::BeClaim;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// What an unknown kernel is taken for until it is done; its length is flagged as unknown beside.
 const UNKNOWN_GUESS_NS: u64 = 50_000;
@@ -78,11 +79,29 @@ impl Learnt {
     }
 }
 
+/// Keys are hashes already.
+#[derive(Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.0 = self.0.rotate_left(8) ^ u64::from(*b));
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// The launches in flight of one process, in stream order.
 #[derive(Default)]
 pub struct Tracker {
     queues: Vec<(usize, VecDeque<Flight>)>,
-    learnt: HashMap<u64, Learnt>,
+    learnt: HashMap<u64, Learnt, BuildHasherDefault<Hashed>>,
     next_id: u64,
     in_flight: u32,
     unknown: u32,
