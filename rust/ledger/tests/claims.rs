@@ -201,3 +201,12 @@ fn the_gpu_page_holds_every_lane_word_and_is_whole_pages() {
     store.store(0, SeqCst);
     assert!(!claims[5].lane_open(lane));
 }
+
+/// The hook shares claims between launching threads.
+#[test]
+fn claims_and_ledgers_can_be_shared_between_threads() {
+    fn shared<T: Send + Sync>() -> usize {
+        size_of::<T>()
+    }
+    assert!(shared::<HpClaim>() > 0 && shared::<crate::ledger::BeClaim>() > 0 && shared::<Ledger>() > 0);
+}

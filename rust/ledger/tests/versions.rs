@@ -3,7 +3,7 @@
 use super::peer::Peer;
 use super::*;
 use crate::ledger::LedgerError;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 fn patch(dir: &TempDir, at: u64, bytes: &[u8]) {
     std::fs::OpenOptions::new().write(true).open(dir.file()).unwrap().write_all_at(bytes, at).unwrap();
@@ -52,8 +52,7 @@ fn hp_activity_is_seen_in_a_file_of_a_newer_layout_but_nothing_is_claimed() {
             // A shorter file cannot be cut while the peer has it mapped: a copy has the same words.
             let bytes = std::fs::read(dir.file()).unwrap();
             std::fs::write(copy.file(), &bytes[..total_bytes as usize]).unwrap();
-            std::os::unix::fs::PermissionsExt::set_mode(&mut copy.file().metadata().unwrap().permissions(), 0o600);
-            std::fs::set_permissions(copy.file(), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+            std::fs::set_permissions(copy.file(), PermissionsExt::from_mode(0o600)).unwrap();
         }
         patch(file, 12, &2_u32.to_le_bytes());
         patch(file, 16, &total_bytes.to_le_bytes());
