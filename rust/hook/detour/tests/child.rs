@@ -23,6 +23,8 @@ fn child(f: impl FnOnce()) -> c_int {
         if pid == 0 {
             let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             libc::setrlimit(libc::RLIMIT_CORE, &no_core);
+            // A child that hangs fails its test.
+            libc::alarm(60);
             let ok = catch_unwind(AssertUnwindSafe(f)).map_err(say).is_ok();
             libc::_exit(if ok { 0 } else { 101 });
         }
