@@ -248,6 +248,33 @@ impl Trace {
         Ok(text)
     }
 
+    /// One request that stands for all: of each launch the smallest duration (queued behind others it holds no launch
+    /// latency) and the median host time. All requests must launch the same.
+    pub fn condense(&self) -> Result<Trace, CondenseError> {
+        let mut request = Vec::new();
+        let first = self.requests.first().map_or(&[][..], Vec::as_slice);
+        for (index, other) in self.requests.iter().enumerate() {
+            let differs = first.iter().zip(other).position(|(a, b)| a.id != b.id);
+            if differs.is_some() || other.len() != first.len() {
+                let launch = differs.unwrap_or(first.len().min(other.len()));
+                return Err(CondenseError::Differs { request: index, launch });
+            }
+        }
+        for (position, kernel) in first.iter().enumerate() {
+            let same: Vec<&TraceKernel> = self.requests.iter().filter_map(|r| r.get(position)).collect();
+            let mut offsets_ns: Vec<u64> = same.iter().map(|k| k.start_offset_ns).collect();
+            offsets_ns.sort_unstable();
+            request.push(TraceKernel {
+                start_offset_ns: offsets_ns.get(offsets_ns.len() / 2).copied().unwrap_or(kernel.start_offset_ns),
+                duration_ns: same.iter().map(|k| k.duration_ns).min().unwrap_or(kernel.duration_ns),
+                after_sync: 2 * same.iter().filter(|k| k.after_sync).count() > same.len(),
+                ..*kernel
+            });
+        }
+        let provenance = Provenance { kernels: Some(request.len() as u64), ..self.provenance.clone() };
+        Ok(Trace { provenance, names: self.names.clone(), requests: vec![request] })
+    }
+
     /// Launches of all requests.
     pub fn kernels(&self) -> impl Iterator<Item = &TraceKernel> {
         self.requests.iter().flatten()
@@ -490,6 +517,32 @@ impl std::error::Error for TraceError {
         }
     }
 }
+
+/// Why requests could not be condensed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CondenseError {
+    /// A request launches something else than the first.
+    Differs {
+        /// Which request, from 0.
+        request: usize,
+        /// Its first launch that differs, from 0.
+        launch: usize,
+    },
+}
+
+impl fmt::Display for CondenseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Differs { request, launch } = self;
+        write!(
+            f,
+            "request {request} differs from request 0 from launch {launch} on: record more warm-up before, and requests \
+             of one shape"
+        )
+    }
+}
+
+impl std::error::Error for CondenseError {}
 
 #[cfg(test)]
 mod tests;

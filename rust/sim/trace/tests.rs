@@ -1,7 +1,7 @@
 use super::*;
 use crate::sim::{
     Rng,
-    testing::{provenance, random_trace},
+    testing::{provenance, random_trace, trace},
 };
 
 fn head() -> String {
@@ -87,6 +87,26 @@ fn malformed_input_is_refused_by_name() {
     }
     let back = file(&[&head, KERNEL, &one, KERNEL]);
     assert!(Trace::parse(&back).unwrap_err().to_string().starts_with("line 4 of the trace: request is 0, expected 1"));
+}
+
+#[test]
+fn condensing_takes_each_launch_alone_and_refuses_different_requests() {
+    // Guards against launch latency that stays in durations, and against kernels of different requests mixed up.
+    let requests: [&[(u64, u64, bool)]; 3] =
+        [&[(0, 9, true), (50, 5, false)], &[(2, 9, true), (40, 5, false)], &[(4, 9, false), (45, 5, true)]];
+    let mut recorded = trace("w", &requests);
+    recorded.requests[1][0].duration_ns = 7;
+    recorded.requests[2][1].duration_ns = 3;
+    let condensed = recorded.condense().unwrap();
+    let launches: Vec<_> =
+        condensed.kernels().map(|k| (k.id.0, k.start_offset_ns, k.duration_ns, k.after_sync)).collect();
+    assert_eq!(launches, [(9, 2, 7, true), (5, 45, 3, false)]);
+    assert_eq!(Trace::parse(condensed.to_jsonl().unwrap().as_bytes()).unwrap(), condensed);
+
+    let other: [&[(u64, u64, bool)]; 2] = [&[(0, 9, true), (50, 5, false)], &[(0, 9, true), (50, 6, false)]];
+    assert_eq!(trace("w", &other).condense(), Err(CondenseError::Differs { request: 1, launch: 1 }));
+    let longer: [&[(u64, u64, bool)]; 2] = [&[(0, 9, true)], &[(0, 9, true), (50, 5, false)]];
+    assert_eq!(trace("w", &longer).condense(), Err(CondenseError::Differs { request: 1, launch: 1 }));
 }
 
 #[test]
