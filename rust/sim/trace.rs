@@ -474,7 +474,12 @@ impl fmt::Display for TraceError {
             Self::Io { path, source } => write!(f, "cannot read trace {}: {source}", path.display()),
             Self::TooLarge { limit_bytes } => write!(f, "trace is larger than {limit_bytes} bytes"),
             Self::Empty => write!(f, "trace is empty, expected a first line that says where it comes from"),
-            Self::Json { line, source } => write!(f, "line {line} of the trace: {source}"),
+            Self::Json { line, source } => {
+                // serde counts lines within this one.
+                let text = source.to_string();
+                let text = text.split_once(" at line ").map_or(text.as_str(), |(what, _)| what);
+                write!(f, "line {line} of the trace: {text} (column {})", source.column())
+            }
             Self::Format { found } => write!(f, "not a kernel trace: format is {found:?}, expected {FORMAT:?}"),
             Self::Version { found } => {
                 write!(f, "trace is of version {found}, this build reads version {VERSION}: record it again")
