@@ -8,7 +8,7 @@ use super::{Job, Model, Outcome, Scenario, Sharing, poisson_arrivals_ns, quantil
 use crate::sched::{IdleOnly, Policy, Uncontrolled};
 
 /// An HP job that is busy for a larger part of the run is overloaded: its p99 grows with the length of the run.
-const OVERLOAD_FRACTION: f64 = 0.95;
+const OVERLOAD_FRACTION: f64 = 0.9;
 
 /// What to compare.
 #[derive(Clone, Copy, Debug)]
