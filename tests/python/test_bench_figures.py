@@ -197,7 +197,7 @@ def options(**changes):
         "bes": ["a", "b", "c"],
         "loads": ["poisson0.5", "closed"],
         "seeds": 3,
-        "variants": ["isolated", "idle-only", "streams", "priority"],
+        "variants": ["isolated", "isolated-again", "no-op", "idle-only", "streams", "priority"],
         "placement": "threads",
         "requests": {"closed": 500, "poisson": 1000},
         "chunks": 2,
@@ -234,7 +234,9 @@ def test_a_short_budget_drops_seeds_first_then_rivals_never_the_core():
     kept, out = plan.fit(full, whole)
     assert not out
     kept, out = plan.fit(full, whole - 1)
-    assert {s.seed for s in out} == {2}
+    assert {(s.variant, s.load) for s in out} <= {("no-op", "poisson0.5"), ("isolated-again", "poisson0.5")}
+    kept, out = plan.fit(full, whole - 60)
+    assert {s.seed for s in out if s.variant not in ("no-op", "isolated-again")} == {2}
     kept, out = plan.fit(full, 0)
     assert {s.variant for s in kept} == {"isolated", "idle-only", "be-idle"}
     assert {s.seed for s in kept} == {0}
@@ -250,6 +252,13 @@ def test_whatever_is_kept_has_its_baseline_and_all_its_chunks(seconds):
     assert {(s.load, s.seed) for s in kept if s.variant != "be-idle"} == baselines
     assert not groups(kept) & groups(out)
     assert [s for s in full if s in kept] == kept
+
+
+def test_rivals_may_run_fewer_chunks_than_their_baseline():
+    rivals = [s for s in plan.bound_plan(**options(), rival_chunks=1) if s.variant in ("streams", "priority")]
+    assert rivals
+    assert {s.chunk for s in rivals} == {0}
+    assert {s.chunks for s in rivals} == {2}
 
 
 def test_chunks_are_never_empty():
@@ -302,11 +311,13 @@ def test_be_fraction_counts_only_while_hp_is_loaded():
     # One iteration every 20 ms, from 300 ms before to 2,000 ms after.
     done = [round(i * 20e6) for i in range(1, 160)]
     be_run = {"base": run["base"] - 300_000_000, "done": done}
-    items = [idle_item(), item("isolated", run), item("idle-only", run, be="b", be_run=be_run)]
+    gate = {"held": 5, "escaped": 0, "admitted_hp_stalled": 1, "admitted_wait_bound": 2}
+    items = [idle_item(), item("isolated", run), item("idle-only", run, be="b", be_run=be_run, gate=gate)]
     found = values(summary.bound_rows(items), "idle-only")
     assert found["be_per_s"] == pytest.approx(50.0, rel=1e-3)
     assert found["be_idle_per_s"] == pytest.approx(100.0)
     assert found["be_fraction"] == pytest.approx(0.5, rel=1e-3)
+    assert (found["be_held"], found["be_admitted_wait_bound"]) == (5, 2)
 
 
 def test_without_a_baseline_there_is_no_ratio():

@@ -25,7 +25,14 @@ def make_plan(options, placement):
         chunks=options.chunks,
         hp_ms=find(options.hp).expected_ms if not options.tiny else 1.0,
         be_idle_s=options.be_idle_seconds,
+        rival_chunks=options.rival_chunks,
     )
+
+
+def describe(group):
+    """A group of segments, for people."""
+    variant, be, load, seed = group
+    return f"{variant} be={be or 'none'} load={load} seed={seed}"
 
 
 def run(ctx):
@@ -120,8 +127,7 @@ class _Placement:
                 raise
 
     def _uncovered(self, group, why):
-        variant, be, load, seed = group
-        self.ctx.uncovered.append(f"{self.placement} {variant} be={be or 'none'} load={load} seed={seed}: {why}")
+        self.ctx.uncovered.append(f"{self.placement} {describe(group)}: {why}")
 
     def _prepare(self):
         ctx, options = self.ctx, self.ctx.options
@@ -193,10 +199,15 @@ class _Placement:
             item["hp_run"] = self.hp.call("hp", patience, **args)
         else:
             be_args = {"workload": segment.be, "mode": variant.be_mode}
+            before = self._gate()
             replies = self.fleet.colocated(self.be, be_args, self.hp, "hp", args, patience)
             item["hp_run"], item["be_run"] = replies
+            item["gate"] = {key: count - before[key] for key, count in self._gate().items()}
         item["at"] = time.time()
         item["stalls"] = self._stalls(item["hp_run"])
+
+    def _gate(self):
+        return stats_view.gate(self.be.call("stats", 30.0))
 
     def _rate(self, fraction):
         """Requests a second that make ``fraction`` of the isolated closed-loop service time; fixed for the run."""

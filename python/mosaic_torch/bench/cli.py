@@ -15,6 +15,7 @@ from .workloads import WORKLOADS
 
 # In the order in which `all` runs them: what is cheap and would spoil the rest comes first.
 TOPICS = ("coverage", "identity", "micro", "overhead", "death", "bound")
+DEFAULT_VARIANTS = ["isolated", "isolated-again", "no-op", "idle-only", "streams", "priority"]
 BOUND_BES = ["bert-large", "dlrm", "resnet50-fp16"]
 
 
@@ -79,11 +80,12 @@ def _bound_options(command):
     add("--hp", default="resnet50", choices=WORKLOADS)
     add("--be", type=_names(WORKLOADS), default=BOUND_BES, help="comma-separated workloads")
     add("--loads", type=_loads, default=["poisson0.5", "closed"], help="closed, poisson<load>, gamma<load>x<cv>")
-    add("--variants", type=_names(VARIANTS), default=["isolated", "idle-only", "streams", "priority"])
+    add("--variants", type=_names(VARIANTS), default=DEFAULT_VARIANTS)
     add("--seeds", type=int, default=3)
     add("--requests", type=int, default=1000, help="of an open-loop segment")
     add("--closed-requests", type=int, default=500)
     add("--chunks", type=int, default=2, help="parts into which segments are split to alternate")
+    add("--rival-chunks", type=int, help="streams and priority: only so many of the parts")
     add("--be-idle-seconds", type=float, default=2.0)
     add("--overload-seconds", type=float, default=1.0, help="a request that starts so late ends its segment")
     add("--stall-ms", type=float, default=100.0)
@@ -135,24 +137,28 @@ def _conclude(context):
 
 
 def _print_plan(options):
-    if options.topic not in ("bound", "all"):
-        for topic in TOPICS if options.topic == "all" else (options.topic,):
-            module = importlib.import_module(f".{topic}", __package__)
+    topics = TOPICS if options.topic == "all" else (options.topic,)
+    for topic in topics:
+        module = importlib.import_module(f".{topic}", __package__)
+        if topic == "bound":
+            _print_bound_plan(options, module)
+        else:
             print(f"{topic}: about {module.expected_seconds(options):.0f} s")
-        return 0
-    from .bound import START_S, make_plan
+    return 0
 
+
+def _print_bound_plan(options, bound):
     limit = float("inf") if options.max_seconds is None else options.max_seconds - Budget.RESERVE_S
     for placement in options.placements:
-        kept, out = fit(make_plan(options, placement), limit / len(options.placements) - START_S)
-        at = START_S
-        print(f"{placement}: {START_S:.0f} s to start")
+        kept, out = fit(bound.make_plan(options, placement), limit / len(options.placements) - bound.START_S)
+        at = bound.START_S
+        print(f"bound, {placement}: about {at:.0f} s to start")
         for segment in kept:
             at += segment.seconds
             print(f"  {at:6.1f} s  {segment.title}")
-        for segment in dict.fromkeys(s.group for s in out):
-            print(f"  left out: {segment}")
-    return 0
+        print(f"bound, {placement}: about {at:.0f} s")
+        for group in dict.fromkeys(segment.group for segment in out):
+            print(f"  left out: {bound.describe(group)}")
 
 
 def _remake(options):

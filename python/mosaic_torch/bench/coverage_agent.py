@@ -129,7 +129,10 @@ def capture_while_held(agent, workload, held, timeout_s=60.0):
 
     def serve():
         with control.request(hp_call, time.monotonic()):
-            hp_call(*job.inputs)
+            # This thread's own plans, handles and memory are made now: an allocation would break the capture.
+            for _ in range(3):
+                hp_call(*job.inputs)
+            torch.cuda.current_stream().synchronize()
             inside.set()
             deadline = time.monotonic() + timeout_s
             # Launches all through the capture; no synchronisation, which a capture in global mode forbids.

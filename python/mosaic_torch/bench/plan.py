@@ -3,10 +3,12 @@
 import dataclasses
 
 from . import arrivals
-from .variants import SLOWDOWN
+from .variants import SLOWDOWN, VARIANTS
 
 # What a segment costs beside its requests: commands, BE settling in, the last BE iteration.
 SEGMENT_OVERHEAD_S = 0.6
+# The rank of what is left out before anything else.
+LAST = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,17 +37,18 @@ class Segment:
         return f"{self.variant}{be} load={self.load} seed={self.seed}{part}"
 
 
-def bound_plan(*, bes, loads, seeds, variants, placement, requests, chunks, hp_ms, be_idle_s=2.0):
+def bound_plan(*, bes, loads, seeds, variants, placement, requests, chunks, hp_ms, be_idle_s=2.0, rival_chunks=None):
     """The segments in the order in which they run.
 
     ``requests`` maps a load's kind to a number. Seed 0 has every variant, further seeds only ``isolated`` and
-    ``idle-only``. Within a seed and load, variants rotate chunk by chunk, so that drift meets all of them alike.
+    ``idle-only``. ``rival_chunks``: other policies run only so many of the chunks (a ratio is over the same chunks of
+    its baseline). Within a seed and load, variants rotate chunk by chunk, so that drift meets all of them alike.
     """
     loads = sorted(loads, key=lambda load: load != arrivals.CLOSED)  # closed first: it gives the service time
     plan = [_be_idle(be, 0, be_idle_s) for be in bes]
     for seed in range(seeds):
         for load in loads:
-            plan += _rotation(bes, load, seed, variants, placement, requests, chunks, hp_ms)
+            plan += _rotation(bes, load, seed, variants, placement, requests, chunks, hp_ms, rival_chunks)
     return plan + [_be_idle(be, 1, be_idle_s) for be in bes]
 
 
@@ -53,7 +56,7 @@ def _be_idle(be, chunk, seconds):
     return Segment("be-idle", be, "none", 0, 0, chunk, 2, 0, seconds + SEGMENT_OVERHEAD_S)
 
 
-def _rotation(bes, load, seed, variants, placement, requests, chunks, hp_ms):
+def _rotation(bes, load, seed, variants, placement, requests, chunks, hp_ms, rival_chunks):
     kind, fraction, _ = arrivals.parse(load)
     count = requests[kind]
     chunks = max(1, min(chunks, count))
@@ -61,13 +64,15 @@ def _rotation(bes, load, seed, variants, placement, requests, chunks, hp_ms):
     for variant in variants:
         if seed > 0 and variant not in ("isolated", "idle-only"):
             continue
-        if variant in ("isolated", "no-op"):
+        if VARIANTS[variant].be_mode is None:
             members.append((variant, None))
         else:
             members += [(variant, be) for be in bes]
     out = []
     for chunk in range(chunks):
         for variant, be in members:
+            if be and variant != "idle-only" and rival_chunks is not None and chunk >= rival_chunks:
+                continue
             part = count * (chunk + 1) // chunks - count * chunk // chunks
             service = hp_ms / 1e3 * SLOWDOWN[placement].get(variant, 1.02)
             busy = service if fraction is None else max(service, hp_ms / 1e3 / fraction)
@@ -82,6 +87,8 @@ def _rank(variant, kind, seed):
         return 2 + seed
     if variant in ("isolated", "idle-only"):
         return 0
+    if variant in ("isolated-again", "no-op") and kind != arrivals.CLOSED:
+        return LAST
     return 1 if kind == arrivals.CLOSED else 2
 
 

@@ -94,6 +94,13 @@ def _variant_rows(case, variant, chunks, base, idle_runs, load):
     if be_runs:
         done = sum(_iterations(run, window) for run, window in be_runs)
         span = sum(hi - lo for _, (lo, hi) in be_runs) / 1e9
+        if variant == "idle-only":
+            for reason in ("held", "escaped", "admitted_hp_stalled", "admitted_wait_bound"):
+                add(
+                    f"be_{reason}",
+                    sum(chunk["gate"][reason] for chunk in chunks.values() if chunk.get("gate")),
+                    "count",
+                )
         if span > 0:
             add("be_per_s", done / span, "1/s", round(done))
             if idle_runs:

@@ -20,6 +20,7 @@ VARIANTS = {
     v.name: v
     for v in (
         Variant("isolated", "raw", None, None),
+        Variant("isolated-again", "raw", None, None),
         Variant("no-op", "wrapped", None, "idle-only"),
         Variant("streams", "raw", "raw", None),
         # In their roles, so with the driver's priorities, but nothing is held.
