@@ -282,9 +282,9 @@ def test_bound_in_every_placement(gate, fake_mps, tmp_path, capsys):
 
 def test_a_run_out_of_time_stops_cleanly_and_names_what_is_missing(gate, tmp_path, capsys):
     begin = time.monotonic()
-    many = ["--placements", "threads", "--requests", "200000", "--closed-requests", "200", "--max-seconds", "25"]
+    many = ["--placements", "threads", "--requests", "200000", "--closed-requests", "200", "--max-seconds", "60"]
     assert cli.main(bound_command(tmp_path / "out", *many)) == 0
-    assert time.monotonic() - begin < 25
+    assert time.monotonic() - begin < 60
     said = capsys.readouterr().out
     assert "not covered: threads idle-only be=blip load=poisson0.5 seed=0" in said
     assert {r.variant for r in record_rows(tmp_path / "out", "bound")} >= {"isolated", "idle-only"}
