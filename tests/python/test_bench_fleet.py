@@ -336,6 +336,18 @@ def test_the_plan_is_printed_without_a_gpu(capsys):
     assert "left out: streams be=dlrm load=poisson0.5 seed=0" in said
 
 
+def test_some_topics_in_one_command(capsys):
+    assert cli.main(["all", "--plan", "--topics", "overhead,micro"]) == 0
+    said = capsys.readouterr().out.split()
+    assert [word for word in said if word.endswith(":")] == ["micro:", "overhead:"]
+
+
+def test_a_raw_file_that_is_none_is_refused_by_name(tmp_path, capsys):
+    (tmp_path / "x").write_text("not gzip")
+    assert cli.main(["report", str(tmp_path / "x")]) == 2
+    assert f"{tmp_path / 'x'}: " in capsys.readouterr().err
+
+
 def test_identity_topic(gate, tmp_path):
     assert cli.main(command("identity", tmp_path / "out")) == 0
     rows = record_rows(tmp_path / "out", "identity")
