@@ -21,6 +21,8 @@ pub mod handles;
 pub mod histogram;
 pub mod job;
 pub mod names;
+#[cfg(not(feature = "torch"))]
+mod preload;
 pub mod process;
 pub mod prologue;
 pub mod record;
