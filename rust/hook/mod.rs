@@ -1,1 +1,173 @@
-//! launch path
+//! The launch path: libcuda's entry points are detoured in this process; each launch on a stream that has a role is
+//! counted (HP) or passes the gate (BE).
+//!
+//! [`entry`] is what the driver's callers meet, [`gate`] where BE waits, [`request`] where HP requests begin and end,
+//! [`watch`] what the keeper thread does, [`api`] what Python and C++ call.
+
+pub mod api;
+pub mod calibration;
+pub mod capi;
+pub mod cupti;
+pub mod detour;
+pub mod device;
+pub mod doctor;
+pub mod driver;
+pub mod entry;
+pub mod gate;
+pub mod gil;
+pub mod graphs;
+pub mod handles;
+pub mod histogram;
+pub mod job;
+pub mod names;
+pub mod process;
+pub mod prologue;
+pub mod record;
+pub mod request;
+pub mod settings;
+pub mod stalls;
+pub mod stats;
+pub mod tracker;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod trap;
+pub mod watch;
+
+use parking_lot::{Mutex, RwLock};
+use serde::Serialize;
+use settings::{Settings, SettingsError};
+use std::fmt;
+
+/// How launches are seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "mechanism", rename_all = "kebab-case")]
+pub enum Mechanism {
+    /// The entry points are detoured.
+    Detour {
+        /// How many.
+        entry_points: usize,
+        /// Those that this driver has but that could not be detoured, and why: none of them decides who runs.
+        missing: Vec<String>,
+    },
+    /// A CUPTI subscriber: launches can be held, not changed.
+    Cupti {
+        /// Why not the detour.
+        because: String,
+    },
+    /// Launches are not seen: BE runs only through `best_effort()` sections.
+    SectionsOnly {
+        /// Why neither of the others.
+        because: String,
+    },
+}
+
+/// The hook could not be installed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum HookError {
+    /// No usable driver.
+    Driver(String),
+    /// A setting was refused.
+    Settings(SettingsError),
+}
+
+impl fmt::Display for HookError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HookError::Driver(text) => f.write_str(text),
+            HookError::Settings(e) => write!(f, "{e}"),
+        }
+    }
+}
+
+impl std::error::Error for HookError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            HookError::Settings(e) => Some(e),
+            HookError::Driver(_) => None,
+        }
+    }
+}
+
+static INSTALLED: Mutex<Option<Mechanism>> = Mutex::new(None);
+static SETTINGS: RwLock<Option<Settings>> = RwLock::new(None);
+
+/// The settings in force.
+pub fn settings() -> Settings {
+    (*SETTINGS.read()).unwrap_or_default()
+}
+
+/// Changes settings: a JSON object of those that change.
+pub fn configure(json: &str) -> Result<(), SettingsError> {
+    let mut current = SETTINGS.write();
+    let new = current.unwrap_or_default().merged(json)?;
+    *current = Some(new);
+    drop(current);
+    gate::configure(&new);
+    Ok(())
+}
+
+/// The mechanism in force, once installed.
+pub fn mechanism() -> Option<Mechanism> {
+    INSTALLED.lock().clone()
+}
+
+/// Installs the hook. Idempotent; needs the driver's library, but neither a GPU nor an initialised CUDA.
+pub fn install() -> Result<Mechanism, HookError> {
+    let mut installed = INSTALLED.lock();
+    if let Some(mechanism) = &*installed {
+        return Ok(mechanism.clone());
+    }
+    driver::load().map_err(|e| HookError::Driver(e.to_string()))?;
+    {
+        let mut current = SETTINGS.write();
+        let settings = match *current {
+            Some(s) => s,
+            None => Settings::from_env().map_err(HookError::Settings)?,
+        };
+        *current = Some(settings);
+        gate::configure(&settings);
+    }
+    process::watch_forks();
+    let mechanism = install_detours();
+    tracing::info!(?mechanism, "launch hook");
+    *installed = Some(mechanism.clone());
+    Ok(mechanism)
+}
+
+/// Detours the launches, all or none of use; then the rest, each of its own worth.
+fn install_detours() -> Mechanism {
+    let mut entry_points = 0;
+    for (entry, replacement) in entry::LAUNCHES {
+        match detour_one(*entry, *replacement) {
+            Ok(done) => entry_points += usize::from(done),
+            Err(because) => return Mechanism::SectionsOnly { because },
+        }
+    }
+    let mut missing = Vec::new();
+    for (entry, replacement) in entry::OTHERS {
+        match detour_one(*entry, *replacement) {
+            Ok(done) => entry_points += usize::from(done),
+            Err(why) => missing.push(why),
+        }
+    }
+    Mechanism::Detour { entry_points, missing }
+}
+
+/// False: this driver has no such entry point.
+fn detour_one(entry: driver::Entry, replacement: *const ()) -> Result<bool, String> {
+    let slot = driver::slot(entry);
+    let target = slot.load(std::sync::atomic::Ordering::Acquire);
+    if target.is_null() {
+        return Ok(false);
+    }
+    // Older and newer names can be one function: it is detoured once.
+    let publish = |original: *const ()| slot.store(original.cast_mut(), std::sync::atomic::Ordering::Release);
+    // SAFETY: the replacement has the entry point's signature (entry.rs), never unwinds, and neither library is ever
+    // unloaded (`process::stay_loaded`).
+    let done = unsafe { detour::install_with(target, replacement, entry.symbol(), publish) };
+    match done {
+        Ok(_) => Ok(true),
+        Err(e) if matches!(e.reason, detour::Reason::AlreadyInstalled { .. }) => Ok(false),
+        Err(e) => Err(e.to_string()),
+    }
+}

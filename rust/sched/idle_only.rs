@@ -38,15 +38,18 @@ impl Policy for IdleOnly {
         if s.be_in_flight == 0 {
             return Decision::Admit(Admit::Rule);
         }
-        let fits = match (self.limits.cap_ns(s), c.duration_ns) {
-            // Unknown lengths go alone: nothing bounds what an arriving HP request would meet.
-            _ if s.be_in_flight_unknown => false,
-            (Some(cap_ns), Some(duration_ns)) => {
-                s.be_in_flight_ns.saturating_add(duration_ns) <= cap_ns.max(duration_ns + self.limits.launch_lead_ns)
+        // How much work may be left for this launch to join it. Unknown lengths go alone: nothing would bound what
+        // an arriving HP request meets.
+        let room_ns = match (self.limits.cap_ns(s), c.duration_ns) {
+            (Some(cap_ns), Some(duration_ns)) if !s.be_in_flight_unknown => {
+                cap_ns.saturating_sub(duration_ns).max(self.limits.launch_lead_ns)
             }
-            _ => false,
+            _ => return wait(Wait::InFlight, now_ns.saturating_add(s.be_in_flight_ns)),
         };
-        if fits { Decision::Admit(Admit::Rule) } else { wait(Wait::InFlight, now_ns) }
+        match s.be_in_flight_ns.saturating_sub(room_ns) {
+            0 => Decision::Admit(Admit::Rule),
+            excess_ns => wait(Wait::InFlight, now_ns.saturating_add(excess_ns)),
+        }
     }
 }
 
@@ -91,14 +94,26 @@ mod tests {
             ("long kernel before the lead", in_flight(1, 9, false), known(900), 1, Err(Wait::InFlight)),
             ("unknown kernel never joins others", in_flight(1, 1, false), unknown, 1, Err(Wait::InFlight)),
             ("nothing joins an unknown kernel", in_flight(1, 1, true), known(4), 1, Err(Wait::InFlight)),
-            ("no isolated time: one at a time", Snapshot { min_t_iso_ns: None, ..in_flight(1, 1, false) }, known(4), 1, Err(Wait::InFlight)),
+            (
+                "no isolated time: one at a time",
+                Snapshot { min_t_iso_ns: None, ..in_flight(1, 1, false) },
+                known(4),
+                1,
+                Err(Wait::InFlight),
+            ),
             ("HP active", hp, known(4), 1, Err(Wait::HpActive)),
             ("HP active up to the bound", hp, known(4), 1000 * MS - 1, Err(Wait::HpActive)),
             ("HP active at the bound", hp, known(4), 1000 * MS, Ok(Admit::WaitBound)),
             ("at the bound, one at a time", hp_be, known(4), 1000 * MS, Err(Wait::InFlight)),
             ("HP stalled", stalled(hp), known(4), 1, Ok(Admit::HpStalled)),
             ("HP stalled, one at a time", stalled(hp_be), known(4), 1, Err(Wait::InFlight)),
-            ("calibrating between requests", Snapshot { hp_calibrating: true, ..idle() }, known(4), 1, Err(Wait::Calibrating)),
+            (
+                "calibrating between requests",
+                Snapshot { hp_calibrating: true, ..idle() },
+                known(4),
+                1,
+                Err(Wait::Calibrating),
+            ),
         ];
         for (name, snapshot, candidate, now_ns, want) in cases {
             let got = match policy().decide(&snapshot, &candidate, now_ns) {

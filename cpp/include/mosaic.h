@@ -1,0 +1,134 @@
+/*
+ * mosaic.h: the C interface of mosaic_torch.
+ *
+ * Exported by libmosaic_engine.so (for programs outside Python; link with it or preload it) and by libmosaic.so (the
+ * PyTorch extension; Python calls it from there). One process uses one of the two.
+ *
+ *     mosaic_init();
+ *     int64_t job = mosaic_job_register("ranker", MOSAIC_ROLE_HP, 0, 1.1, 0);
+ *     for (each request) {
+ *       int64_t request = mosaic_request_begin(job, 0, stream);
+ *       ... launch kernels on `stream` ...
+ *       mosaic_request_end(request);
+ *     }
+ *     mosaic_job_unregister(job);
+ *     mosaic_shutdown();
+ *
+ * Every function may be called from any thread, needs no CUDA context of the caller's, and never throws or unwinds into
+ * the caller. Functions that return an int give 0 for success and a negative number for an error; those that return an
+ * id give the id or a negative number. After an error, mosaic_last_error() says what was wrong and what to do.
+ *
+ * Streams are passed as `void*`: a CUstream or cudaStream_t, unchanged. Times are nanoseconds of CLOCK_MONOTONIC.
+ */
+#ifndef MOSAIC_H
+#define MOSAIC_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* High priority: its requests keep their latency bound. */
+#define MOSAIC_ROLE_HP 1
+/* Best effort: runs while no high-priority request is active. */
+#define MOSAIC_ROLE_BE 2
+
+/* ---- process ---------------------------------------------------------------------------------------------------- */
+
+/*
+ * Puts the hook on the CUDA driver's launch functions. Call it at any time, before or after CUDA is initialised; a
+ * second call does nothing. 0: the hook is in force. Negative: it is not, and no job can be registered.
+ */
+int mosaic_init(void);
+
+/*
+ * Opens the gate for all best-effort work of this process and waits until nothing is held in it. Call it before the
+ * program's threads are torn down. After it, launches go straight through.
+ */
+void mosaic_shutdown(void);
+
+/* Text of the calling thread's last error; "" if there was none. Valid until the thread's next call; never NULL. */
+const char* mosaic_last_error(void);
+
+/*
+ * Settings as a JSON object; keys that are left out keep their value:
+ *   "policy"                "idle-only" (default) | "priority" | "streams" | "none"
+ *   "max_wait_ms"           longest time that a best-effort launch is held before it goes on one kernel at a time
+ *   "in_flight_fraction"    cap on best-effort work in flight, as a fraction of the shortest isolated request time
+ *   "calibration_requests"  how many isolated requests are measured at the start of an HP job ...
+ *   "calibration_max_s"     ... and for how many seconds at most
+ *   "stall_ms"              how long an HP request may be silent with an idle GPU before best-effort work goes on
+ *   "spin_us"               how long a held launch spins before it sleeps
+ * An unknown key or a value out of range is an error, and nothing is changed.
+ */
+int mosaic_configure(const char* json);
+
+/*
+ * Puts the whole process under a role: every stream that has none, the default streams included, belongs to one job of
+ * this name. `slo` is the slowdown bound of an HP process (>= 1), ignored for BE.
+ */
+int mosaic_process_role(int role, const char* name, double slo);
+
+/* ---- jobs ------------------------------------------------------------------------------------------------------- */
+
+/*
+ * Registers a job on one device and returns its id (>= 0).
+ *   name         for people, at most 63 bytes of UTF-8
+ *   role         MOSAIC_ROLE_HP or MOSAIC_ROLE_BE
+ *   device       CUDA device index as this process sees it
+ *   slo_ratio    HP: tolerated p99 latency as a multiple of the isolated p99 (>= 1, e.g. 1.1); ignored for BE
+ *   fingerprint  names the workload, so that its profile is found; 0 = none
+ */
+int64_t mosaic_job_register(const char* name, int role, int device, double slo_ratio, uint64_t fingerprint);
+
+/* Ends a job. Its open requests end, its streams lose their role. */
+int mosaic_job_unregister(int64_t job);
+
+/*
+ * Gives a stream the role of `job`, or takes its role away with job = -1. A role belongs to the stream: whatever thread
+ * launches on it.
+ */
+int mosaic_stream_set_role(void* stream, int64_t job);
+
+/* ---- requests (HP) ---------------------------------------------------------------------------------------------- */
+
+/*
+ * Opens a request and returns its id (> 0): from now on best-effort work is held. May be called before the engine
+ * starts on the request, as soon as it is known. `arrived_at_ns`: when it arrived, 0 = now; latency counts from there.
+ */
+int64_t mosaic_request_open(int64_t job, int64_t arrived_at_ns);
+
+/* Closes a request: it ends once the GPU is done with what was launched in it. Returns at once. */
+int mosaic_request_close(int64_t request);
+
+/* mosaic_request_open, and `stream` carries the job's role: what an engine with streams of its own calls. */
+int64_t mosaic_request_begin(int64_t job, int64_t arrived_at_ns, void* stream);
+
+/* The same as mosaic_request_close. */
+int mosaic_request_end(int64_t request);
+
+/* ---- reports ---------------------------------------------------------------------------------------------------- */
+
+/*
+ * These return JSON texts that the caller gives back with mosaic_free, or NULL with mosaic_last_error() set.
+ *   stats   per job: isolated times, launches seen, held, admitted, escaped, unknown; quantiles of the waiting time
+ *   doctor  which mechanism is in force, the driver, the devices, what is wrong and what to do
+ */
+char* mosaic_stats_json(void);
+char* mosaic_doctor_json(void);
+
+/* Starts to record the kernels that `job` launches; one recording at a time. */
+int mosaic_record_start(int64_t job);
+
+/* Ends the recording and returns it: JSON lines, the first says where it was made, then one line for each kernel. */
+char* mosaic_record_stop(void);
+
+/* Gives back a text of the functions above; NULL is allowed. */
+void mosaic_free(char* text);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MOSAIC_H */

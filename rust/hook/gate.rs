@@ -1,0 +1,231 @@
+//! The gate: where a best-effort launch waits until `decide()` lets it go.
+//!
+//! ```text
+//! loop { books brought up to date -> snapshot of the ledger -> decide() -> Admit | Wait }
+//! -> launch -> event
+//! ```
+//! A wait is on the CPU, with Python's lock released, never while capturing, and bounded.
+
+use super::device::{self, RelaxedCapture};
+use super::driver::{self, CuResult, Handle};
+use super::job::{Job, Stream};
+use super::tracker::Ticket;
+use super::{gil, settings, stats};
+use crate::clock::now_ns;
+use crate::sched::{Admit, Candidate, Decision, IdleOnly, Limits, Policy, Uncontrolled};
+use parking_lot::RwLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Waits that end later than this are slept through; nearer ones are polled.
+const SLEEP_FROM_NS: u64 = 60_000;
+/// A sleep ends this much early, since waking takes time.
+const WAKE_EARLY_NS: u64 = 30_000;
+/// Longest sleep: HP may end before it is expected to.
+const LONGEST_SLEEP_NS: u64 = 100_000;
+/// Sleep between polls once `spin_us` of polling is used up.
+const NAP_NS: u64 = 20_000;
+
+/// Opened at exit, and in forked children: launches go straight through.
+static OPEN: AtomicBool = AtomicBool::new(false);
+/// CPU time that waiting took, by polling and napping.
+static WAIT_CPU_NS: AtomicU64 = AtomicU64::new(0);
+
+/// What the gate reads of the settings, swapped whole.
+pub struct Rules {
+    policy: Box<dyn Policy>,
+    stall_ns: u64,
+    spin_ns: u64,
+}
+
+static RULES: RwLock<Option<Rules>> = RwLock::new(None);
+
+/// Puts changed settings into force.
+pub fn configure(s: &settings::Settings) {
+    let limits: Limits = s.limits();
+    let policy: Box<dyn Policy> = match s.policy {
+        settings::PolicyName::IdleOnly => Box::new(IdleOnly { limits }),
+        settings::PolicyName::None => Box::new(Uncontrolled),
+    };
+    let rules = Rules { policy, stall_ns: (s.stall_ms * 1e6) as u64, spin_ns: (s.spin_us * 1e3) as u64 };
+    *RULES.write() = Some(rules);
+}
+
+/// Opens or closes the gate for good.
+pub fn set_open(open: bool) {
+    OPEN.store(open, Ordering::Release);
+}
+
+/// CPU time spent waiting so far, all threads.
+pub fn wait_cpu_ns() -> u64 {
+    WAIT_CPU_NS.load(Ordering::Relaxed)
+}
+
+/// Makes a best-effort launch: waits, launches, follows it with an event. `key`: what its time is learnt under.
+pub fn launch(stream: &'static Stream, key: impl FnOnce() -> u64, call: impl FnOnce() -> CuResult) -> CuResult {
+    let job = stream.job;
+    let Some(be) = job.device.best_effort_if_claimed() else {
+        job.counts.escaped.fetch_add(1, Ordering::Relaxed);
+        return call();
+    };
+    if OPEN.load(Ordering::Acquire) {
+        job.counts.escaped.fetch_add(1, Ordering::Relaxed);
+        return call();
+    }
+    if device::is_capturing(stream.handle) {
+        job.counts.captured.fetch_add(1, Ordering::Relaxed);
+        return call();
+    }
+    let (ticket, _gil) = admit(stream, key());
+    let Some(ticket) = ticket else {
+        job.counts.escaped.fetch_add(1, Ordering::Relaxed);
+        return call();
+    };
+    let handle = stream.handle as Handle;
+    // What could not be followed must not be waited for, nor its time believed.
+    // SAFETY: our own event, on the caller's stream.
+    let timed = ticket.start.is_none_or(|s| unsafe { driver::cuEventRecord(s as Handle, handle) } == driver::SUCCESS);
+    let result = call();
+    let event = (result == driver::SUCCESS && timed).then(|| job.device.event(ticket.start.is_some())).flatten();
+    // SAFETY: as above.
+    let followed = event.filter(|e| unsafe { driver::cuEventRecord(*e as Handle, handle) } == driver::SUCCESS);
+    let mut tracker = be.tracker.lock();
+    match followed {
+        Some(event) => tracker.launched(&ticket, event),
+        None => tracker.cancel(job.device, &ticket),
+    }
+    result
+    // Python's lock is taken again only now: the launch itself does not need it, and another thread may keep it.
+}
+
+/// Waits until the launch may go. `None`: the gate opened meanwhile.
+fn admit(stream: &Stream, key: u64) -> (Option<Ticket>, Option<gil::Released>) {
+    let job = stream.job;
+    let mut candidate = Candidate { duration_ns: None, waiting_since_ns: now_ns() };
+    let mut wait: Option<Waiting> = None;
+    loop {
+        match try_admit(stream, key, &mut candidate) {
+            Ok((ticket, why)) => {
+                count(job, &candidate, why, wait.as_ref());
+                return (Some(ticket), wait.as_mut().and_then(|w| w.gil.take()));
+            }
+            Err(recheck_ns) => {
+                let wait = wait.get_or_insert_with(Waiting::begin);
+                if wait.pause(recheck_ns) == Woken::BySignal {
+                    // A signal for the main thread: one kernel goes, so that Python gets to handle it.
+                    candidate.waiting_since_ns = 0;
+                }
+            }
+        }
+        if OPEN.load(Ordering::Acquire) {
+            return (None, wait.as_mut().and_then(|w| w.gil.take()));
+        }
+    }
+}
+
+fn try_admit(stream: &Stream, key: u64, candidate: &mut Candidate) -> Result<(Ticket, Admit), u64> {
+    let device = stream.job.device;
+    let rules = RULES.read();
+    let (Some(be), Some(rules)) = (device.best_effort_if_claimed(), rules.as_ref()) else {
+        return Err(now_ns());
+    };
+    // Held across decision and booking: two threads must not both take the last room.
+    let mut tracker = be.tracker.lock();
+    let now = now_ns();
+    if tracker.state().0 > 0 {
+        let _relaxed = RelaxedCapture::enter();
+        tracker.poll(device, now);
+    }
+    let publish = |t: &super::tracker::Tracker| {
+        let (in_flight, drained_at_ns, unknown) = t.state();
+        be.claim.set_in_flight(in_flight, drained_at_ns, unknown);
+    };
+    publish(&tracker);
+    candidate.duration_ns = tracker.duration_ns(key);
+    let snapshot = device.ledger.snapshot(now, rules.stall_ns);
+    match rules.policy.decide(&snapshot, candidate, now) {
+        Decision::Admit(why) => {
+            let ticket = tracker.reserve(device, stream.handle, key, now);
+            publish(&tracker);
+            Ok((ticket, why))
+        }
+        Decision::Wait { recheck_ns, .. } => Err(recheck_ns),
+    }
+}
+
+fn count(job: &Job, candidate: &Candidate, why: Admit, wait: Option<&Waiting>) {
+    let c = &job.counts;
+    let by_reason = match why {
+        Admit::Rule => &c.admitted,
+        Admit::HpStalled => &c.admitted_hp_stalled,
+        Admit::WaitBound => &c.admitted_wait_bound,
+    };
+    by_reason.fetch_add(1, Ordering::Relaxed);
+    if candidate.duration_ns.is_none() {
+        c.unknown.fetch_add(1, Ordering::Relaxed);
+    }
+    if let Some(wait) = wait {
+        c.held.fetch_add(1, Ordering::Relaxed);
+        c.waits.add(now_ns().saturating_sub(wait.since_ns));
+        WAIT_CPU_NS.fetch_add(stats::thread_cpu_ns().saturating_sub(wait.cpu_ns), Ordering::Relaxed);
+    }
+}
+
+#[derive(PartialEq)]
+enum Woken {
+    ByTime,
+    BySignal,
+}
+
+/// A launch that is being held.
+struct Waiting {
+    since_ns: u64,
+    cpu_ns: u64,
+    /// Since when the end has been near enough to poll.
+    near_since_ns: u64,
+    timer_slack: i32,
+    gil: Option<gil::Released>,
+}
+
+impl Waiting {
+    fn begin() -> Self {
+        let gil = gil::release();
+        let now = now_ns();
+        // SAFETY: reads and sets this thread's timer slack; the default of 50 us would be most of a nap.
+        let timer_slack = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
+        // SAFETY: as above.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000) };
+        Waiting { since_ns: now, cpu_ns: stats::thread_cpu_ns(), near_since_ns: now, timer_slack, gil }
+    }
+
+    fn pause(&mut self, recheck_ns: u64) -> Woken {
+        let now = now_ns();
+        let ahead_ns = recheck_ns.saturating_sub(now);
+        if ahead_ns > SLEEP_FROM_NS {
+            self.near_since_ns = now + ahead_ns;
+            return sleep((ahead_ns - WAKE_EARLY_NS).min(LONGEST_SLEEP_NS));
+        }
+        let spin_ns = RULES.read().as_ref().map_or(0, |r| r.spin_ns);
+        if now.saturating_sub(self.near_since_ns) < spin_ns {
+            std::hint::spin_loop();
+            return Woken::ByTime;
+        }
+        sleep(NAP_NS)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.timer_slack > 0 {
+            // SAFETY: puts this thread's timer slack back.
+            unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, self.timer_slack as libc::c_ulong) };
+        }
+    }
+}
+
+fn sleep(ns: u64) -> Woken {
+    let time = libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
+    // SAFETY: a valid timespec; the rest of an interrupted sleep is not wanted.
+    let r = unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, 0, &time, std::ptr::null_mut()) };
+    // SAFETY: plain queries. Python handles signals in its main thread.
+    if r == libc::EINTR && unsafe { libc::gettid() == libc::getpid() } { Woken::BySignal } else { Woken::ByTime }
+}

@@ -1,0 +1,194 @@
+//! What the keeper thread does between sleeps: ends requests whose end the GPU could not write, reads service times,
+//! and notices HP work that belongs to no request, or that has fallen silent.
+
+use super::calibration::Change;
+use super::device;
+use super::driver::{self, Handle};
+use super::job::{self, Hp, Job, Stream};
+use super::request::{Closing, end_lane};
+use super::settings;
+use crate::clock::now_ns;
+use crate::ledger::{Keeper, LaneId};
+use parking_lot::Mutex;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// HP work outside requests ends once its stream has been idle, and silent, for this long.
+const ACTIVITY_END_NS: u64 = 200_000;
+/// A request that launched something within this time is not looked at.
+const SILENT_NS: u64 = 1_000_000;
+
+static CLOSING: Mutex<Vec<Closing>> = Mutex::new(Vec::new());
+static ACTIVITIES: Mutex<Vec<(&'static Stream, LaneId)>> = Mutex::new(Vec::new());
+
+/// A request has been closed; its GPU work may still run.
+pub fn add(closing: Closing) {
+    CLOSING.lock().push(closing);
+}
+
+/// There is something to watch.
+pub fn wake() {
+    if let Ok(keeper) = Keeper::get() {
+        keeper.set_tick(tick);
+        keeper.wake();
+    }
+}
+
+/// HP work on a stream outside any request (a backward pass, an unmodified program): it is a request of its own,
+/// from its first launch until the stream is idle.
+#[cold]
+pub fn begin_activity(stream: &'static Stream, hp: &'static Hp, now_ns: u64) {
+    let mut activities = ACTIVITIES.lock();
+    if stream.lane.load(Ordering::Acquire) != 0 {
+        return;
+    }
+    let Some(lane) = hp.claim.open_lane(now_ns) else { return };
+    stream.lane.store(lane.index() as u32 + 1, Ordering::Release);
+    activities.push((stream, lane));
+    drop(activities);
+    wake();
+}
+
+/// One round. Returns when the next is due; `None`: when woken.
+fn tick() -> Option<Duration> {
+    let _relaxed = device::RelaxedCapture::enter();
+    let now = now_ns();
+    let closing = collect_where(|_| true);
+    let activities = end_activities(now);
+    let mut watching = closing > 0;
+    let settings = settings();
+    for job in job::all() {
+        let Some(hp) = &job.hp else { continue };
+        if hp.calibration.is_running() {
+            watching = true;
+            let max_ns = (settings.calibration_max_s * 1e9) as u64;
+            apply(hp, hp.calibration.step(None, now, settings.calibration_requests, max_ns));
+        }
+        watching |= watch_silence(job, hp, now);
+    }
+    match (activities, watching) {
+        (true, _) => Some(Duration::from_nanos(ACTIVITY_END_NS)),
+        (false, true) => Some(Duration::from_nanos(SILENT_NS)),
+        _ => None,
+    }
+}
+
+/// Ends what the GPU has finished of one job, to free its lanes.
+pub fn collect(job: &'static Job) {
+    let _relaxed = device::RelaxedCapture::enter();
+    collect_where(|c| std::ptr::eq(c.job, job));
+}
+
+fn collect_where(which: impl Fn(&Closing) -> bool) -> usize {
+    let mut all = CLOSING.lock();
+    // SAFETY: an event of our own pool.
+    let is_done = |c: &mut Closing| {
+        which(c) && unsafe { driver::cuEventQuery(c.end_event as Handle) } != driver::NOT_READY
+    };
+    let done: Vec<Closing> = all.extract_if(.., is_done).collect();
+    let left = all.len();
+    drop(all);
+    for c in done {
+        finish(c);
+    }
+    left
+}
+
+fn finish(c: Closing) {
+    let Some(hp) = &c.job.hp else { return };
+    match c.lane {
+        Some(lane) if !c.close_lane => hp.claim.free_lane(lane),
+        lane => end_lane(hp, lane),
+    }
+    if let Some(begin) = c.begin_event {
+        let mut ms = 0f32;
+        // SAFETY: both events are ours and timed.
+        let timed = unsafe { driver::cuEventElapsedTime(&mut ms, begin as Handle, c.end_event as Handle) };
+        if timed == driver::SUCCESS && ms.is_finite() && ms >= 0.0 && !c.failed {
+            let service_ns = (f64::from(ms) * 1e6) as u64;
+            hp.service.add(service_ns);
+            let s = settings();
+            let max_ns = (s.calibration_max_s * 1e9) as u64;
+            apply(hp, hp.calibration.step(Some(service_ns), now_ns(), s.calibration_requests, max_ns));
+        }
+        c.job.device.recycle(begin, true);
+    }
+    c.job.device.recycle(c.end_event, true);
+}
+
+fn apply(hp: &Hp, change: Option<Change>) {
+    if let Some(Change::Ended(result)) = change {
+        if let Some(t) = result {
+            hp.claim.set_t_iso(t.p50_ns, t.p99_ns);
+        }
+        hp.claim.set_calibrating(false);
+    }
+}
+
+fn end_activities(now: u64) -> bool {
+    let mut activities = ACTIVITIES.lock();
+    activities.retain(|(stream, lane)| {
+        let Some(hp) = &stream.job.hp else { return false };
+        let silent_ns = now.saturating_sub(hp.claim.last_launch_ns(*lane));
+        if silent_ns < ACTIVITY_END_NS || !is_idle(stream) {
+            return true;
+        }
+        stream.lane.store(0, Ordering::Release);
+        hp.claim.close_lane(*lane);
+        hp.claim.free_lane(*lane);
+        false
+    });
+    !activities.is_empty()
+}
+
+/// Publishes which open requests have an idle GPU side: one that is silent as well may wait for a held BE.
+fn watch_silence(job: &'static Job, hp: &'static Hp, now: u64) -> bool {
+    let mut any = false;
+    for lane in hp.claim.open_lanes() {
+        any = true;
+        if now.saturating_sub(hp.claim.last_launch_ns(lane)) < SILENT_NS {
+            hp.claim.set_gpu_idle(lane, false);
+            continue;
+        }
+        let mine = lane.index() as u32 + 1;
+        let streams = job.streams();
+        let idle = streams.iter().filter(|s| s.lane.load(Ordering::Acquire) == mine).all(|s| is_idle(s));
+        hp.claim.set_gpu_idle(lane, idle);
+    }
+    any
+}
+
+/// Whether the GPU has nothing to do on a stream. Never asked of a capturing stream: that would break the capture.
+fn is_idle(stream: &Stream) -> bool {
+    let Some(_guard) = CaptureGuard::try_enter(stream) else { return false };
+    if device::is_capturing(stream.handle) {
+        return false;
+    }
+    // SAFETY: a stream with a role; its destruction takes the role away first.
+    unsafe { driver::cuStreamQuery(stream.handle as Handle) == driver::SUCCESS }
+}
+
+/// Held while a stream may join a capture, and while it is queried.
+pub struct CaptureGuard<'a>(&'a Stream);
+
+impl<'a> CaptureGuard<'a> {
+    fn try_enter(stream: &'a Stream) -> Option<Self> {
+        (!stream.capture_guard.swap(true, Ordering::AcqRel)).then_some(CaptureGuard(stream))
+    }
+
+    /// Waits, for the microsecond that a query takes.
+    pub fn enter(stream: &'a Stream) -> Self {
+        loop {
+            if let Some(guard) = Self::try_enter(stream) {
+                return guard;
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+impl Drop for CaptureGuard<'_> {
+    fn drop(&mut self) {
+        self.0.capture_guard.store(false, Ordering::Release);
+    }
+}
