@@ -8,6 +8,7 @@ import sys
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Runs one command; the exit status is 1 where it found something wrong."""
     parser = argparse.ArgumentParser(prog="python -m mosaic_torch", description="mosaic_torch, the Python side")
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", help="say whether the launch path is under control, and prove it")

@@ -10,7 +10,7 @@ from types import TracebackType
 import torch
 
 from ._lib import HP
-from ._runtime import Job, Runtime, Scope, refuse_inside, scope
+from ._runtime import Job, Runtime, refuse_inside, scope
 from .errors import MosaicError, UsageError
 
 # The innermost block, as the running task sees it and as its thread has it. They differ when two tasks of one
@@ -28,13 +28,19 @@ class Block:
         self._outer: Block | None = None
         self._thread: int | None = None
         self._of_task: Token[Block | None] | None = None
-        self._scope: Token[Scope | None] | None = None
+        self._scope: Token[Job | Request | None] | None = None
 
     @property
-    def _request(self) -> int:
+    def job(self) -> Job:
+        """The job that the block belongs to."""
+        return self._job
+
+    @property
+    def open_id(self) -> int:
+        """The id of the request that it is inside, 0 for none."""
         return 0
 
-    def _enter(self, inside: Scope) -> None:
+    def _enter(self, inside: Job | Request) -> None:
         outer = getattr(_of_thread, "top", None)
         if self._thread is not None:
             raise UsageError(f"this block of {self._job!r} is already entered: make another one")
@@ -49,8 +55,8 @@ class Block:
             self._thread = threading.get_ident()
             return
         try:
-            # One C call that enters and keeps the token: no Ctrl-C can come between the two and lose it.
-            self._tokens.extend(map(runtime.lib.enter, self._job.ids, (self._request,), self._job.devices))
+            # One C call that enters and keeps the token: no Ctrl-C comes between the two and loses it.
+            self._tokens.extend(map(runtime.lib.enter, self._job.ids, (self.open_id,), self._job.devices))
             self._outer, self._thread = outer, threading.get_ident()
             _of_thread.top = self
             self._of_task = _of_task.set(self)
@@ -64,13 +70,7 @@ class Block:
     def _exit(self, ok: bool) -> None:
         if self._thread != threading.get_ident():
             raise UsageError(f"this block of {self._job!r} is left in another thread than it was entered in")
-        crossed = False
-        while (top := getattr(_of_thread, "top", None)) is not None and top is not self and self._tokens:
-            crossed = True
-            top._leave(ok)
         self._undo(ok)
-        if crossed:
-            raise UsageError(f"blocks were left in another order than entered, this one of {self._job!r} too early")
 
     def _undo(self, ok: bool) -> None:
         of_scope, of_task = self._scope, self._of_task
@@ -84,9 +84,11 @@ class Block:
                 scope.reset(of_scope)
 
     def _leave(self, ok: bool) -> None:
-        """Gives the thread its stream back, once."""
-        if getattr(_of_thread, "top", None) is self:
-            _of_thread.top, self._outer = self._outer, None
+        """Gives the thread its stream back, once. Blocks left out of order: at the end of the last of them."""
+        top = getattr(_of_thread, "top", None)
+        while top is not None and top._thread is None:
+            top = top._outer
+        _of_thread.top = top
         tokens, self._tokens = self._tokens, []
         if tokens:
             try:
@@ -128,14 +130,10 @@ class Request(Block):
         """The request's id while it is open, else 0."""
         return 0 if self._closed else self._id or 0
 
-    @property
-    def _request(self) -> int:
-        return self.open_id
-
     def __enter__(self) -> Request:
         try:
             self.open()
-            self._enter(Scope(self._job, self))
+            self._enter(self)
         except BaseException:
             if self._thread is None:
                 self.close()
@@ -165,8 +163,12 @@ class BestEffort(Block):
         around = scope.get()
         if around is not None and around.job.role == HP:
             refuse_inside(around, self._job)
-        self._enter(self._job.scope)
-        self._autograd = torch.autograd.set_multithreading_enabled(False)
+        self._enter(self._job)
+        try:
+            self._autograd = torch.autograd.set_multithreading_enabled(False)
+        except BaseException:
+            self._exit(False)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:

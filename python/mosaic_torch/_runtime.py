@@ -36,36 +36,32 @@ _GENERATORS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect
 _MOVED = "this process was forked after the job was made, and CUDA does not survive a fork: use the spawn start method"
 
 
-class Scope:
-    """What the running code belongs to: a job, and the request if one was opened by hand."""
-
-    __slots__ = ("job", "request")
-
-    def __init__(self, job: Job, request: Request | None = None) -> None:
-        self.job, self.request = job, request
-
-    def open_request(self) -> int:
-        """The id of a request that was opened by hand and still is open, else 0."""
-        return 0 if self.request is None else self.request.open_id
-
-
-# Copied into tasks and `asyncio.to_thread`, so that their calls join the request they were made for.
-scope: ContextVar[Scope | None] = ContextVar("mosaic_torch.scope", default=None)
-
-
 class Job:
     """One registered job: a role, a bound, a device."""
 
-    __slots__ = ("__weakref__", "device", "devices", "id", "ids", "name", "release", "role", "scope", "slo")
+    __slots__ = ("__weakref__", "device", "devices", "id", "ids", "name", "release", "role", "slo")
 
     def __init__(self, id: int, name: str, role: int, device: int, slo: float) -> None:
         self.id, self.name, self.role, self.device, self.slo = id, name, role, device, slo
-        self.scope = Scope(self)
         self.ids, self.devices = (id,), (device,)
         self.release: Callable[[], Any] = lambda: None
 
+    @property
+    def job(self) -> Job:
+        """Itself: what code belongs to is a job, or a request of one."""
+        return self
+
+    @property
+    def open_id(self) -> int:
+        """No request that was opened by hand."""
+        return 0
+
     def __repr__(self) -> str:
         return f"<{ROLE_NAMES[self.role]} job {self.name!r} on cuda:{self.device}>"
+
+
+# What the running code belongs to. Copied into tasks and `asyncio.to_thread`, so that their calls join the request.
+scope: ContextVar[Job | Request | None] = ContextVar("mosaic_torch.scope", default=None)
 
 
 class Wrapped:
@@ -320,10 +316,10 @@ class Runtime:
         cuda, lib = self.cuda, self._lib
         if cuda.passive():
             return function(*args, **kwargs)
-        around, inside, request = scope.get(), job.scope, 0
+        around, inside, request = scope.get(), job, 0
         if around is not None:
             if around.job is job:
-                request = around.open_request()
+                request = around.open_id
                 if request:
                     inside = around
             elif around.job.role == HP and job.role == BE:
@@ -334,31 +330,33 @@ class Runtime:
         device = job.device
         caller = cuda.raw_stream(device)
         tokens: list[int] = []
-        before = scope.set(inside)
+        # Ctrl-C can come after any call that stands in Python, and none may lose the section: so one C call enters and
+        # keeps the token, and no other call stands between the end of the inner try and leave.
         try:
-            # One C call that enters and keeps the token: no Ctrl-C can come between the two and lose it.
-            tokens.extend(map(lib.enter, job.ids, (request,), job.devices))
-            own = cuda.raw_stream(device)
-            if own != caller:
-                stream = cuda.stream(device, own)
-                _tensors.mark(args, device, stream)
-                if kwargs:
-                    _tensors.mark(kwargs, device, stream)
-            result = function(*args, **kwargs)
-        except BaseException as e:
-            if not tokens:
-                _raise_refused(e)
+            scope.set(inside)
             try:
-                lib.leave(tokens[0], False)
-            except RuntimeError as late:
-                warnings.warn(f"mosaic_torch: {job!r} was not left cleanly: {late}", RuntimeWarning, stacklevel=3)
-            raise
+                tokens.extend(map(lib.enter, job.ids, (request,), job.devices))
+                own = cuda.raw_stream(device)
+                if own != caller:
+                    stream = cuda.stream(device, own)
+                    _tensors.mark(args, device, stream)
+                    if kwargs:
+                        _tensors.mark(kwargs, device, stream)
+                result = function(*args, **kwargs)
+            except BaseException as e:
+                if not tokens:
+                    _raise_refused(e)
+                try:
+                    lib.leave(tokens[0], False)
+                except RuntimeError as late:
+                    warnings.warn(f"mosaic_torch: {job!r} was not left cleanly: {late}", RuntimeWarning, stacklevel=3)
+                raise
+            try:
+                lib.leave(tokens[0], True)
+            except RuntimeError as e:
+                raise MosaicError(str(e)) from None
         finally:
-            scope.reset(before)
-        try:
-            lib.leave(tokens[0], True)
-        except RuntimeError as e:
-            raise MosaicError(str(e)) from None
+            scope.set(around)
         if own != caller:
             _tensors.mark(result, device, cuda.stream(device, caller))
         return result
@@ -371,9 +369,9 @@ def _raise_refused(e: BaseException) -> None:
     raise e
 
 
-def refuse_inside(around: Scope, job: Job) -> None:
+def refuse_inside(around: Job | Request, job: Job) -> None:
     """BE waits while an HP request is active: inside that very request it would wait for itself."""
-    if around.request is None or around.open_request():
+    if isinstance(around, Job) or around.open_id:
         raise UsageError(f"{job!r} is called inside a request of {around.job!r}, which would wait for itself")
 
 
