@@ -44,8 +44,12 @@ class Recording:
         return self._text
 
     def _provenance(self) -> dict[str, Any]:
+        launch_path = self._runtime.lib.doctor()
         return {
+            "format": "mosaic-trace",
+            "version": 1,
             "workload": self._workload,
+            "driver": launch_path.get("driver"),
             "torch": torch.__version__,
             "cuda": torch.version.cuda,
             "gpu": torch.cuda.get_device_name(self._job.device) if torch.cuda.is_available() else None,
