@@ -27,7 +27,7 @@ def main(argv=None):
     options.add_argument("--weight-seed", type=int, default=0)
     options = options.parse_args(argv)
     mosaic_torch.configure(policy="none", calibration_requests=0)
-    job = workloads.build(options.workload, "cuda", seed=options.weight_seed)
+    job = workloads.build(options.workload, torch.device("cuda"), seed=options.weight_seed)
     call = mosaic_torch.hp(job.call, name=options.workload)
     for _ in range(WARM_UP):
         call()
