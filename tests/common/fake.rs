@@ -1,9 +1,9 @@
 //! The double, opened in this process: its driver API by name, and its control functions.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 
-/// A driver handle.
-pub type Handle = *mut c_void;
+/// A driver handle, or the address in a parameter list. A number: threads may share it, and the ABI is a pointer's.
+pub type Handle = usize;
 
 /// How virtual time moves.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +72,6 @@ pub struct Fake {
 }
 
 /// Looks a function up and calls it: `call!(fake, cuStreamQuery(stream: Handle))`.
-#[macro_export]
 macro_rules! call {
     ($fake:expr, $name:ident($($value:expr => $type:ty),* $(,)?)) => {{
         // SAFETY: the signature is that of the driver API's function; the double checks its handles.
@@ -82,6 +81,8 @@ macro_rules! call {
         }
     }};
 }
+
+pub(crate) use call;
 
 impl Fake {
     /// Opens the double; cuInit is the caller's.
@@ -116,7 +117,7 @@ impl Fake {
 
     /// Makes the device's primary context current on this thread.
     pub fn use_device(&self, device: c_int) -> Handle {
-        let mut ctx: Handle = std::ptr::null_mut();
+        let mut ctx: Handle = 0;
         assert_eq!(call!(self, cuDevicePrimaryCtxRetain(&mut ctx => *mut Handle, device => c_int)), 0);
         assert_eq!(call!(self, cuCtxSetCurrent(ctx => Handle)), 0);
         ctx
@@ -124,7 +125,7 @@ impl Fake {
 
     /// A non-blocking stream.
     pub fn stream(&self, priority: c_int) -> Handle {
-        let mut s: Handle = std::ptr::null_mut();
+        let mut s: Handle = 0;
         let r = call!(self, cuStreamCreateWithPriority(&mut s => *mut Handle, 1 => c_uint, priority => c_int));
         assert_eq!(r, 0);
         s
@@ -132,22 +133,20 @@ impl Fake {
 
     /// An event that keeps its time.
     pub fn event(&self) -> Handle {
-        let mut e: Handle = std::ptr::null_mut();
+        let mut e: Handle = 0;
         assert_eq!(call!(self, cuEventCreate(&mut e => *mut Handle, 0 => c_uint)), 0);
         e
     }
 
     /// A CUkernel of that name, in a library of its own.
     pub fn kernel(&self, name: &str) -> Handle {
-        let (mut lib, mut k): (Handle, Handle) = (std::ptr::null_mut(), std::ptr::null_mut());
-        let null = std::ptr::null_mut::<c_void>();
+        let (mut lib, mut k): (Handle, Handle) = (0, 0);
         let image = c"image".as_ptr();
-        let r = call!(self, cuLibraryLoadData(&mut lib => *mut Handle, image => *const c_char, null => Handle,
-            null => Handle, 0 => c_uint, null => Handle, null => Handle, 0 => c_uint));
+        let r = call!(self, cuLibraryLoadData(&mut lib => *mut Handle, image => *const c_char, 0 => Handle,
+            0 => Handle, 0 => c_uint, 0 => Handle, 0 => Handle, 0 => c_uint));
         assert_eq!(r, 0);
         let name = CString::new(name).expect("no NUL in a kernel's name");
-        let r =
-            call!(self, cuLibraryGetKernel(&mut k => *mut Handle, lib => Handle, name.as_ptr() => *const c_char));
+        let r = call!(self, cuLibraryGetKernel(&mut k => *mut Handle, lib => Handle, name.as_ptr() => *const c_char));
         assert_eq!(r, 0);
         k
     }
@@ -160,7 +159,7 @@ impl Fake {
     /// Launches a kernel that carries an id (its name has "_id" in it).
     pub fn launch_id(&self, kernel: Handle, stream: Handle, id: u64) -> c_int {
         let mut id = id;
-        let mut params = [(&raw mut id).cast::<c_void>()];
+        let mut params = [(&raw mut id) as Handle];
         self.launch_with(kernel, stream, params.as_mut_ptr())
     }
 
@@ -206,7 +205,8 @@ impl Fake {
         // SAFETY: signature from fakecuda.h; it writes at most CAP records and says how many.
         unsafe {
             let f = self.symbol::<unsafe extern "C" fn(*mut RawCall, usize) -> usize>("fakecuda_calls");
-            raw.set_len(f(raw.as_mut_ptr(), CAP));
+            let n = f(raw.as_mut_ptr(), CAP);
+            raw.set_len(n);
         }
         raw.iter()
             .map(|c| Call {

@@ -6,6 +6,7 @@
 pub mod fake;
 
 use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -38,4 +39,37 @@ fn build(name: &str, variant: Option<&str>) -> PathBuf {
     let built = Command::new(&script).arg(&out).args(variant).output().expect("build.sh runs");
     assert!(built.status.success(), "{} failed:\n{}", script.display(), String::from_utf8_lossy(&built.stderr));
     out
+}
+
+/// Runs the body of a test in a process of its own: a process has one driver, one virtual clock, and detours stay.
+///
+/// `test` is the test's full path (`module::name`), `env` goes to the child.
+pub fn isolated(test: &str, env: &[(&str, &str)], body: impl FnOnce()) {
+    if std::env::var("MOSAIC_TEST_ISOLATED").is_ok_and(|t| t == test) {
+        body();
+        return;
+    }
+    let out = isolated_command(test, env).output().expect("the test binary starts");
+    assert!(
+        out.status.success(),
+        "{test} failed in its process ({}):\n{}\n{}",
+        out.status,
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr)
+    );
+}
+
+/// A command that runs one test of this binary as [`isolated`] would; for tests that need several processes.
+pub fn isolated_command(test: &str, env: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this binary has a path"));
+    command.args([test, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"]);
+    command.env("MOSAIC_TEST_ISOLATED", test).envs(env.iter().copied());
+    // SAFETY: prctl is async-signal-safe; a test that fails must not leave its processes behind.
+    unsafe {
+        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
+    command
 }

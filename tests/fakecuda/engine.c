@@ -793,16 +793,22 @@ static bool map_world(void)
     int fd = -1;
     if (shared_world) {
         fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-        if (fd < 0 || flock(fd, LOCK_EX) != 0)
+        if (fd < 0)
             return false;
-        off_t size = lseek(fd, 0, SEEK_END);
-        if ((size != 0 && size != (off_t)sizeof *W) || (size == 0 && ftruncate(fd, sizeof *W) != 0))
+        off_t size = flock(fd, LOCK_EX) == 0 ? lseek(fd, 0, SEEK_END) : -1;
+        if ((size != 0 && size != (off_t)sizeof *W) || (size == 0 && ftruncate(fd, sizeof *W) != 0)) {
+            close(fd);
             return false;
+        }
     }
     int flags = shared_world ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
     W = mmap(NULL, sizeof *W, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, fd, 0);
-    if (W == MAP_FAILED)
+    if (W == MAP_FAILED) {
+        W = NULL;
+        if (fd >= 0)
+            close(fd);
         return false;
+    }
     if (W->magic != MAGIC) {
         pthread_mutexattr_t a;
         pthread_mutexattr_init(&a);
@@ -824,8 +830,10 @@ static bool map_world(void)
         W->bytes = sizeof *W;
         __atomic_store_n(&W->magic, MAGIC, __ATOMIC_RELEASE);
     }
-    if (fd >= 0)
-        close(fd); /* the flock goes with it */
+    if (fd >= 0) {
+        flock(fd, LOCK_UN); /* said, not left to close: the mapping keeps the open file */
+        close(fd);
+    }
     return W->bytes == sizeof *W;
 }
 
