@@ -170,6 +170,14 @@ fn calls_without_init_or_context_fail_as_the_drivers_do() {
     });
 }
 
+/// Fault: a misspelt setting silently tests something else.
+#[test]
+fn a_wrong_setting_is_refused() {
+    isolated("a_wrong_setting_is_refused", &[("FAKECUDA_CLOCK", "manuel")], || {
+        assert_eq!(call!(Fake::open(), cuInit(0 => c_uint)), 304);
+    });
+}
+
 /// Fault: a forked child goes on using its parent's driver, which the real one refuses.
 #[test]
 fn a_forked_child_is_not_initialised() {
@@ -444,8 +452,8 @@ fn freeing_waits_for_the_device() {
 
 /// Fault: injected failures fail the wrong call, or every call.
 #[test]
-fn injected_failures_hit_one_call() {
-    isolated("injected_failures_hit_one_call", &[], || {
+fn injected_failures_and_delays_hit_their_call() {
+    isolated("injected_failures_and_delays_hit_their_call", &[], || {
         let fake = Fake::ready(Clock::Auto);
         let (s, k) = (fake.stream(0), fake.kernel("k_1us"));
         fake.fail("cuLaunchKernel", 719, 1);
@@ -453,6 +461,10 @@ fn injected_failures_hit_one_call() {
         assert_eq!(fake.call_count("cuLaunchKernel"), 3);
         assert_eq!(fake.runs_of("k_1us").len(), 2);
         assert_eq!(fake.call_count("cuNoSuchThing"), -1);
+        fake.delay_ns("cuMemAlloc_v2", 20_000_000);
+        let t = Instant::now();
+        fake.alloc(64);
+        assert!(t.elapsed() >= Duration::from_millis(20));
     });
 }
 
@@ -789,6 +801,7 @@ fn other_process() {
         let (s, k) = (fake.stream(0), fake.kernel(&std::env::var("OTHER_KERNEL").unwrap_or("other_200us".into())));
         let word = Box::new(AtomicU32::new(0));
         assert_eq!(register(&fake, word.as_ptr().cast(), 4), 0);
+        fake.alloc(1 << 30);
         for n in 1.. {
             assert_eq!(fake.launch(k, s), 0);
             assert_eq!(write_value(&fake, s, &word, n), 0);
@@ -840,6 +853,12 @@ fn a_process_killed_at_any_point_leaves_the_gpu_to_the_others() {
         let fake = Fake::ready(Clock::Real);
         let (s, k) = (fake.stream(0), fake.kernel("mine_10us"));
         let mut seed = 42u64;
+        let free_bytes = || {
+            let (mut free, mut total) = (0usize, 0usize);
+            assert_eq!(call!(fake, cuMemGetInfo_v2(&mut free => *mut usize, &mut total => *mut usize)), 0);
+            free
+        };
+        let free_before = free_bytes();
         for round in 0..25 {
             fake.clear_calls();
             let mut other = common::isolated_command("other_process", &[("OTHER_KERNEL", "other_20us")])
@@ -848,6 +867,7 @@ fn a_process_killed_at_any_point_leaves_the_gpu_to_the_others() {
                 .expect("starts");
             wait_for("its first kernel", || !fake.runs_of("other_20us").is_empty());
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            assert_eq!(free_bytes(), free_before - (1 << 30), "one GPU's memory for both");
             let until = Instant::now() + Duration::from_micros(seed >> 54);
             while Instant::now() < until {
                 assert_eq!(fake.launch(k, s), 0);
@@ -861,6 +881,7 @@ fn a_process_killed_at_any_point_leaves_the_gpu_to_the_others() {
             assert_eq!(fake.synchronize(s), 0);
             assert!(t.elapsed() < Duration::from_secs(2), "round {round}: the GPU was not free");
             other.wait().expect("is reaped");
+            assert_eq!(free_bytes(), free_before, "its memory is free again");
         }
     });
 }

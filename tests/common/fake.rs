@@ -251,6 +251,13 @@ impl Fake {
         assert_eq!(known, 1, "the double has no {symbol}");
     }
 
+    /// From now on each call of the symbol first sleeps that long, in real time.
+    pub fn delay_ns(&self, symbol: &str, ns: u64) {
+        let name = CString::new(symbol).expect("no NUL in a symbol");
+        let known = call!(self, fakecuda_delay(name.as_ptr() => *const c_char, ns => u64));
+        assert_eq!(known, 1, "the double has no {symbol}");
+    }
+
     /// Operations on the stream that are not done.
     pub fn pending(&self, stream: Handle) -> i64 {
         // SAFETY: signature from fakecuda.h.

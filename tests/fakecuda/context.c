@@ -82,8 +82,10 @@ void fc_context_kill(struct fc_context *c)
     }
     for (int i = 0; i < FC_MAX_EVENTS; i++) {
         struct fc_event *e = &fc_world->events[i];
-        if (e->in_use && e->owner == fc_me && e->ctx == (uint64_t)c->handle)
+        if (e->in_use && e->owner == fc_me && e->ctx == (uint64_t)c->handle) {
+            fc_event_uncapture(i);
             e->in_use = 0;
+        }
     }
     c->legacy = -1;
     c->alive = false;
@@ -449,11 +451,18 @@ int fc_stream_in(struct fc_context *c, uint32_t flags, int priority)
     return i;
 }
 
+/* Still what we made: the context may have gone and come back meanwhile. */
+static bool is_own(int stream, const struct fc_context *c)
+{
+    const struct fc_stream *s = &fc_world->streams[stream];
+    return s->in_use && !s->closed && s->per_thread && s->owner == fc_me && s->ctx == (uint64_t)c->handle;
+}
+
 static int own_stream(struct fc_context *c)
 {
     struct thread_state *t = &thread_state;
     for (int i = 0; i < t->owned; i++)
-        if (t->own[i].context == c && fc_world->streams[t->own[i].stream].ctx == (uint64_t)c->handle)
+        if (t->own[i].context == c && is_own(t->own[i].stream, c))
             return t->own[i].stream;
     if (t->owned == THREAD_STREAMS)
         return -1;

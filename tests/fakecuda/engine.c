@@ -615,6 +615,14 @@ void fc_wait_device(int device) { wait_streams(device, 0, false); }
 void fc_wait_ctx(uint64_t ctx) { wait_streams(-1, ctx, false); }
 void fc_wait_blocking(int legacy) { wait_streams(-1, W->streams[legacy].ctx, true); }
 
+uint64_t fc_memory_used(int device)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < FC_MAX_PROCS; i++)
+        n += W->procs[i].in_use ? W->procs[i].mem_used[device] : 0;
+    return n;
+}
+
 /* ---- submission ---- */
 
 uint64_t fc_push(int si, const struct fc_op *op, const struct fc_fx *fx)
@@ -748,6 +756,7 @@ static void *gpu_main(void *started)
         if (pthread_mutex_lock(&W->procs[fc_me].life) == EOWNERDEAD)
             pthread_mutex_consistent(&W->procs[fc_me].life);
         W->procs[fc_me].pid = getpid();
+        memset(W->procs[fc_me].mem_used, 0, sizeof W->procs[fc_me].mem_used);
         W->procs[fc_me].in_use = 1;
     }
     __atomic_store_n((int *)started, fc_me >= 0 ? 1 : -1, __ATOMIC_RELEASE);
@@ -786,11 +795,28 @@ static void *gpu_main(void *started)
     return NULL;
 }
 
+/* FAKECUDA_CLOCK, -1 where it is none of the three. */
+static int wanted_clock(void)
+{
+    static const char *const names[] = {"real", "manual", "auto"};
+    const char *s = getenv("FAKECUDA_CLOCK");
+    if (!s)
+        return FAKECUDA_CLOCK_REAL;
+    for (int i = 0; i < 3; i++)
+        if (strcmp(s, names[i]) == 0)
+            return i;
+    fprintf(stderr, "fakecuda: unknown FAKECUDA_CLOCK '%s', expected real, manual or auto\n", s);
+    return -1;
+}
+
 static bool map_world(void)
 {
     const char *path = getenv("FAKECUDA_SHM");
+    int clock = wanted_clock();
     shared_world = path && *path;
     int fd = -1;
+    if (clock < 0)
+        return false;
     if (shared_world) {
         fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
         if (fd < 0)
@@ -822,10 +848,7 @@ static bool map_world(void)
                 W->devices[d].kernels[i].stream = -1;
             W->devices[d].copy.stream = -1;
         }
-        const char *clock = getenv("FAKECUDA_CLOCK");
-        W->clock = clock && !strcmp(clock, "manual")   ? FAKECUDA_CLOCK_MANUAL
-                   : clock && !strcmp(clock, "auto") ? FAKECUDA_CLOCK_AUTO
-                                                     : FAKECUDA_CLOCK_REAL;
+        W->clock = (uint32_t)clock;
         W->now = W->clock == FAKECUDA_CLOCK_REAL ? monotonic_ns() : 1000000;
         W->bytes = sizeof *W;
         __atomic_store_n(&W->magic, MAGIC, __ATOMIC_RELEASE);

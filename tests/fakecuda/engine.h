@@ -105,6 +105,7 @@ struct fc_proc {
     uint32_t in_use;
     uint32_t kick; /* futex: its GPU thread has something to do */
     pid_t pid;
+    uint64_t mem_used[FC_MAX_DEVICES];
     pthread_mutex_t life; /* robust; held by the process's GPU thread as long as it lives */
 };
 
@@ -123,7 +124,6 @@ struct fc_world {
     uint64_t next_seq, next_id;
     uint64_t log_total;
     uint64_t reap_at;
-    uint64_t mem_used[FC_MAX_DEVICES];
     uint32_t streams_hi; /* slots ever used */
     uint32_t events_hint;
     struct fc_proc procs[FC_MAX_PROCS];
@@ -160,6 +160,7 @@ FC_HIDDEN int fc_stream_new(int device, uint64_t ctx, uint32_t flags, int priori
 FC_HIDDEN void fc_stream_close(int stream);
 FC_HIDDEN int fc_event_new(uint32_t flags, uint64_t ctx);
 FC_HIDDEN void fc_fx_drop(struct fc_fx *fx);
+FC_HIDDEN uint64_t fc_memory_used(int device); /* by all processes */
 FC_HIDDEN void fc_free_now(uint64_t address); /* memory.c: end of a stream-ordered free */
 
 /* Records a call: index + 1. */

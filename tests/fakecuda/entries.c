@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "driver.h"
 
@@ -53,6 +54,7 @@ static const struct {
 
 static struct {
     int64_t calls;
+    uint64_t delay_ns;
     int fail, skip;
 } state[FC_API_COUNT];
 
@@ -65,6 +67,12 @@ bool fc_usable(void) { return __atomic_load_n(&init_state, __ATOMIC_ACQUIRE) == 
 CUresult fc_enter(int api)
 {
     __atomic_add_fetch(&state[api].calls, 1, __ATOMIC_RELAXED);
+    uint64_t delay = __atomic_load_n(&state[api].delay_ns, __ATOMIC_RELAXED);
+    if (delay) {
+        struct timespec t = {.tv_sec = (time_t)(delay / 1000000000), .tv_nsec = (long)(delay % 1000000000)};
+        while (nanosleep(&t, &t) != 0)
+            ;
+    }
     if (__atomic_load_n(&state[api].fail, __ATOMIC_RELAXED) &&
         __atomic_fetch_sub(&state[api].skip, 1, __ATOMIC_RELAXED) == 0) {
         int r = state[api].fail;
@@ -264,6 +272,15 @@ __attribute__((visibility("default"))) int fakecuda_fail(const char *symbol, int
         return 0;
     __atomic_store_n(&state[api].skip, (int)skip, __ATOMIC_RELAXED);
     __atomic_store_n(&state[api].fail, result, __ATOMIC_RELAXED);
+    return 1;
+}
+
+__attribute__((visibility("default"))) int fakecuda_delay(const char *symbol, uint64_t ns)
+{
+    int api = api_of(symbol);
+    if (api < 0)
+        return 0;
+    __atomic_store_n(&state[api].delay_ns, ns, __ATOMIC_RELAXED);
     return 1;
 }
 

@@ -61,6 +61,9 @@ int64_t fakecuda_call_count(const char *symbol);
 /* The (skip + 1)-th next call of the symbol in this process returns `result` and does nothing else. 0: no such symbol. */
 int fakecuda_fail(const char *symbol, int result, unsigned skip);
 
+/* From now on each call of the symbol in this process first sleeps that long, in real time. 0: no such symbol. */
+int fakecuda_delay(const char *symbol, uint64_t ns);
+
 /* Work submitted and not yet done: on one stream, or (stream == NULL) of all processes on a device. */
 int64_t fakecuda_pending(void *stream, int device);
 /* Processes that the engine counts as alive. */

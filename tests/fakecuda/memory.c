@@ -68,13 +68,13 @@ static CUresult allocate(size_t bytes, enum range_kind kind, uint64_t *out)
     bool counts = kind == DEVICE || kind == MANAGED;
     if (!out || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (counts && (bytes > fc_memory_bytes() || fc_world->mem_used[d] > fc_memory_bytes() - bytes))
+    if (counts && (bytes > fc_memory_bytes() || fc_memory_used(d) > fc_memory_bytes() - bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     void *p = mmap(NULL, page_up(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (counts)
-        fc_world->mem_used[d] += bytes;
+        fc_world->procs[fc_me].mem_used[d] += bytes;
     add((uint64_t)p, bytes, kind, d);
     *out = (uint64_t)p;
     return CUDA_SUCCESS;
@@ -86,7 +86,7 @@ static bool release(uint64_t base, enum range_kind kind)
     if (!take_out(base, kind, &r))
         return false;
     if (kind == DEVICE || kind == MANAGED)
-        fc_world->mem_used[r.device] -= r.bytes;
+        fc_world->procs[fc_me].mem_used[r.device] -= r.bytes;
     munmap((void *)r.base, page_up(r.bytes));
     return true;
 }
@@ -204,7 +204,7 @@ CUresult fc_cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 {
     ENTER_CTX(FC_cuMemGetInfo_v2);
     *total = fc_memory_bytes();
-    *free_bytes = *total - fc_world->mem_used[fc_current()->device];
+    *free_bytes = *total - fc_memory_used(fc_current()->device);
     return fc_leave(CUDA_SUCCESS);
 }
 
@@ -340,14 +340,14 @@ CUresult fc_cuMemCreate(unsigned long long *out, size_t bytes, const void *prop,
     int d = fc_current()->device;
     if (!out || !bytes || bytes % (2 << 20))
         return fc_leave(CUDA_ERROR_INVALID_VALUE);
-    if (bytes > fc_memory_bytes() || fc_world->mem_used[d] > fc_memory_bytes() - bytes)
+    if (bytes > fc_memory_bytes() || fc_memory_used(d) > fc_memory_bytes() - bytes)
         return fc_leave(CUDA_ERROR_OUT_OF_MEMORY);
     for (size_t i = 0; i < sizeof physical / sizeof physical[0]; i++) {
         if (physical[i].bytes)
             continue;
         physical[i].bytes = bytes;
         physical[i].device = d;
-        fc_world->mem_used[d] += bytes;
+        fc_world->procs[fc_me].mem_used[d] += bytes;
         *out = i + 1;
         fc_log("cuMemCreate", NULL, bytes, -1, 0);
         return fc_leave(CUDA_SUCCESS);
@@ -361,7 +361,7 @@ CUresult fc_cuMemRelease(unsigned long long handle)
     UNSAFE_IN_CAPTURE();
     if (handle == 0 || handle > sizeof physical / sizeof physical[0] || !physical[handle - 1].bytes)
         return fc_leave(CUDA_ERROR_INVALID_VALUE);
-    fc_world->mem_used[physical[handle - 1].device] -= physical[handle - 1].bytes;
+    fc_world->procs[fc_me].mem_used[physical[handle - 1].device] -= physical[handle - 1].bytes;
     physical[handle - 1].bytes = 0;
     fc_log("cuMemRelease", NULL, handle, -1, 0);
     return fc_leave(CUDA_SUCCESS);
