@@ -312,6 +312,11 @@ static bool head_ready(int si, enum fc_op_kind kind)
 static void start_kernels(int device)
 {
     uint8_t reserved[FC_SMS] = {0}, seen[FC_MAX_STREAMS] = {0};
+    for (int i = 0; i < FC_MAX_RUNNING; i++) { /* the common case: one kernel has it all */
+        const struct fc_run *r = &W->devices[device].kernels[i];
+        if (r->stream >= 0 && W->streams[r->stream].sm_hi - W->streams[r->stream].sm_lo == FC_SMS)
+            return;
+    }
     for (;;) {
         struct fc_run *slot = NULL;
         for (int i = 0; i < FC_MAX_RUNNING && !slot; i++)
@@ -356,7 +361,7 @@ static void start_copy(int device)
 /* All that takes no time, and whatever can start at this instant. */
 static void settle(void)
 {
-    bool again = true;
+    bool again = true, kernels[FC_MAX_DEVICES] = {false}, copies[FC_MAX_DEVICES] = {false};
     while (again) {
         again = false;
         for (uint32_t i = 0; i < W->streams_hi; i++) {
@@ -369,6 +374,10 @@ static void settle(void)
                 again = true;
                 continue;
             }
+            if (op->state == FC_QUEUED && op->kind == FC_OP_KERNEL)
+                kernels[s->device] = true;
+            if (op->state == FC_QUEUED && op->kind == FC_OP_COPY)
+                copies[s->device] = true;
             if (op->state != FC_QUEUED || op->kind == FC_OP_KERNEL || op->kind == FC_OP_COPY)
                 continue;
             if (op->kind == FC_OP_WAIT_EVENT && !fc_passed(op->wait_stream, op->wait_pos))
@@ -384,8 +393,10 @@ static void settle(void)
         }
     }
     for (int d = 0; d < FC_MAX_DEVICES; d++) {
-        start_kernels(d);
-        start_copy(d);
+        if (kernels[d])
+            start_kernels(d);
+        if (copies[d])
+            start_copy(d);
     }
 }
 
