@@ -25,10 +25,22 @@ impl KernelId {
     /// A name alone is no identity: Inductor numbers its kernels per module, and one name with one grid can be
     /// different code. `image_hash` tells such modules apart. The hash is fixed: profiles on disk hold it.
     pub fn new(mangled_name: &[u8], image_hash: u64, config: &LaunchConfig) -> Self {
+        Self::of_function(Self::function_hash(mangled_name, image_hash), config)
+    }
+
+    /// The part of the hash that is the same for all launches of a function.
+    pub fn function_hash(mangled_name: &[u8], image_hash: u64) -> Fnv {
         let mut h = Fnv::new();
         h.write(mangled_name);
         h.write(&[0]);
         h.write(&image_hash.to_le_bytes());
+        h
+    }
+
+    /// The identity of a launch of a function whose own part is known.
+    #[inline]
+    pub fn of_function(function: Fnv, config: &LaunchConfig) -> Self {
+        let mut h = function;
         for v in config.grid.iter().chain(&config.block) {
             h.write(&v.to_le_bytes());
         }
@@ -41,6 +53,7 @@ impl KernelId {
 }
 
 /// FNV-1a, 64 bits: stable across builds and machines, unlike std's hashers.
+#[derive(Clone, Copy, Debug)]
 pub struct Fnv(u64);
 
 impl Default for Fnv {

@@ -1,3 +1,7 @@
-//! The command `mosaic`.
+//! The command `mosaic`. It needs neither torch nor CUDA; what needs them runs the environment's Python.
 
-fn main() {}
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

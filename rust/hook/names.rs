@@ -20,8 +20,8 @@ static GENERATION: AtomicU64 = AtomicU64::new(1);
 pub struct Function {
     /// Its mangled name.
     pub name: Box<[u8]>,
-    /// Stands for the code behind the name: kernels of two modules can share a name.
-    pub image_hash: u64,
+    /// Of the name and of a fingerprint of the code behind it: kernels of two modules can share a name.
+    pub hash: Fnv,
     generation: u64,
 }
 
@@ -56,8 +56,8 @@ pub fn of(f: Handle) -> Option<&'static Function> {
         image.write(&value.to_le_bytes());
     }
     // Re-used handles of equal functions leak nothing: only a changed one makes a new entry.
-    let function: &'static Function =
-        Box::leak(Box::new(Function { name: name.into(), image_hash: image.finish(), generation }));
+    let hash = KernelId::function_hash(name, image.finish());
+    let function: &'static Function = Box::leak(Box::new(Function { name: name.into(), hash, generation }));
     NAMES.set(f as usize, std::ptr::from_ref(function) as usize);
     Some(function)
 }
@@ -78,7 +78,7 @@ fn ask_name(f: Handle) -> Option<(&'static [u8], bool)> {
 /// The identity of a launch; one that the driver cannot name is known by its handle, in this process.
 pub fn kernel_id(f: Handle, config: &LaunchConfig) -> KernelId {
     match of(f) {
-        Some(function) => KernelId::new(&function.name, function.image_hash, config),
+        Some(function) => KernelId::of_function(function.hash, config),
         None => KernelId::new(&(f as usize).to_le_bytes(), 0, config),
     }
 }

@@ -9,6 +9,7 @@ use super::driver::{self, Handle};
 use crate::ledger::BeClaim;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// What an unknown kernel is taken for until it is done; its length is flagged as unknown beside.
 const UNKNOWN_GUESS_NS: u64 = 50_000;
@@ -78,11 +79,29 @@ impl Learnt {
     }
 }
 
+/// Keys are hashes already.
+#[derive(Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.0 = self.0.rotate_left(8) ^ u64::from(*b));
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// The launches in flight of one process, in stream order.
 #[derive(Default)]
 pub struct Tracker {
     queues: Vec<(usize, VecDeque<Flight>)>,
-    learnt: HashMap<u64, Learnt>,
+    learnt: HashMap<u64, Learnt, BuildHasherDefault<Hashed>>,
     next_id: u64,
     in_flight: u32,
     unknown: u32,
@@ -132,8 +151,7 @@ impl Tracker {
                 if let Some(start) = flight.start {
                     let mut ms = 0f32;
                     // SAFETY: both events are ours and timed.
-                    let timed =
-                        unsafe { driver::cuEventElapsedTime(&mut ms, start as Handle, flight.event as Handle) };
+                    let timed = unsafe { driver::cuEventElapsedTime(&mut ms, start as Handle, flight.event as Handle) };
                     if done == driver::SUCCESS && timed == driver::SUCCESS && ms.is_finite() && ms >= 0.0 {
                         if self.learnt.len() >= MAX_LEARNT {
                             self.learnt.clear();
@@ -168,8 +186,7 @@ impl Tracker {
         };
         let predicted_ns = known.map_or(UNKNOWN_GUESS_NS, |l| l.duration_ns);
         self.next_id += 1;
-        let flight =
-            Flight { id: self.next_id, event: 0, predicted_ns, unknown: known.is_none(), start, key, queued };
+        let flight = Flight { id: self.next_id, event: 0, predicted_ns, unknown: known.is_none(), start, key, queued };
         self.in_flight += 1;
         self.unknown += u32::from(flight.unknown);
         self.drained_at_ns = self.drained_at_ns.max(now_ns) + predicted_ns;

@@ -11,7 +11,7 @@ use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
-use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 /// One thread per process: robust futexes belong to a thread, and this one lives as long as the process.
@@ -37,7 +37,8 @@ const SLEEPING: u32 = 2;
 static CURRENT: AtomicPtr<Keeper> = AtomicPtr::new(ptr::null_mut());
 /// Counts the forks between the first process and this one: a claim of another epoch belongs to an ancestor.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
-static AT_FORK: OnceLock<Result<(), i32>> = OnceLock::new();
+/// The fork handler is registered; twice would do no harm.
+static AT_FORK: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// On a keeper's thread: whose.
@@ -70,9 +71,10 @@ impl Keeper {
     /// Lock-free against other starters: a lock could be held by a thread that a fork leaves behind.
     fn start() -> Result<&'static Keeper, LedgerError> {
         let failed = |what| move |source| LedgerError::Keeper { what, source };
-        AT_FORK
-            .get_or_init(|| sys::at_fork_in_child(in_forked_child).map_err(|e| e.raw_os_error().unwrap_or(0)))
-            .map_err(|e| failed("register a fork handler")(io::Error::from_raw_os_error(e)))?;
+        if !AT_FORK.load(Acquire) {
+            sys::at_fork_in_child(in_forked_child).map_err(failed("register a fork handler"))?;
+            AT_FORK.store(true, Release);
+        }
         let keeper: &'static Keeper = Box::leak(Box::new(Keeper {
             state: AtomicU32::new(RUNNING),
             jobs: Mutex::default(),

@@ -8,8 +8,8 @@
 //! that thread dies, whatever kills it and wherever the process stands, be it a zombie or in another PID namespace.
 //! Nobody has to poll for dead processes.
 //!
-//! The file: a *stable prefix* ([`prefix`]: byte table there) that no version ever changes, then the part that belongs
-//! to this version ([`layout`]). A build that meets another version's file reads the prefix, which is enough to see
+//! The file: a *stable prefix* that no version ever changes (byte table in `prefix.rs`), then the part that belongs to
+//! this version (`layout.rs`). A build that meets another version's file reads the prefix, which is enough to see
 //! that HP is active, and refuses to claim.
 //!
 //! Trust domain: one uid. The directory and the file must be the user's own and closed to others; what another program

@@ -127,7 +127,7 @@ fn change_be(ledger: &Arc<Ledger>, be: &mut Be, random: &mut Random) {
     claim.set_in_flight(be.in_flight, be.drained_at_ns, be.unknown);
 }
 
-/// What a launch that waits pays for each look, with one HP and one BE job. Run with `--ignored --nocapture`, in a
+/// What a launch that waits pays for each look, and what HP pays. Run with `--ignored --nocapture`, in a
 /// release build for figures that mean something.
 #[test]
 #[ignore = "prints a measurement"]
@@ -137,28 +137,37 @@ fn snapshot_cost() {
     let (hp, be) = (ledger.claim_hp(&info("a")).unwrap(), ledger.claim_be("b").unwrap());
     hp.set_t_iso(8 * MS, 9 * MS);
     be.set_in_flight(1, u64::MAX, false);
-    let measure = |what: &str| {
+    let measure = |what: &str, f: &dyn Fn(u64)| {
         let rounds: Vec<f64> = (0..21)
             .map(|_| {
                 let start = Instant::now();
-                for now_ns in 0..100_000 {
-                    std::hint::black_box(ledger.snapshot(std::hint::black_box(now_ns), MS));
-                }
+                (0..100_000).for_each(f);
                 start.elapsed().as_nanos() as f64 / 1e5
             })
             .collect();
         let mut sorted = rounds;
         sorted.sort_by(f64::total_cmp);
-        println!("snapshot, 1 HP and 1 BE slot, {what}: median {:.1} ns, best {:.1} ns", sorted[10], sorted[0]);
+        println!("{what}: median {:.1} ns, best {:.1} ns", sorted[10], sorted[0]);
         sorted[10]
     };
-    let idle_ns = measure("no request");
+    let snapshot = |now_ns: u64| {
+        std::hint::black_box(ledger.snapshot(std::hint::black_box(now_ns), MS));
+    };
+    let idle_ns = measure("snapshot, 1 HP and 1 BE slot, no request", &snapshot);
     let lane = hp.open_lane(1).unwrap();
-    let active_ns = measure("one request");
+    let active_ns = measure("snapshot, one request", &snapshot);
+    measure("note_launch", &|now_ns| hp.note_launch(lane, now_ns));
+    measure("set_in_flight", &|now_ns| be.set_in_flight(1, now_ns, false));
+    measure("open, close, free a lane", &|now_ns| {
+        if let Some(lane) = hp.open_lane(now_ns) {
+            hp.close_lane(lane);
+            hp.free_lane(lane);
+        }
+    });
     hp.set_gpu_idle(lane, true);
     for _ in 0..15 {
         hp.open_lane(2).unwrap();
     }
-    measure("16 requests");
+    measure("snapshot, 16 requests, GPU idle", &snapshot);
     assert!(cfg!(debug_assertions) || (idle_ns < 100.0 && active_ns < 100.0), "too slow for a spinning gate");
 }

@@ -203,33 +203,28 @@ fn cut_to_prefix(file: &File) {
     file.write_all_at(&12_288_u64.to_le_bytes(), 16).unwrap();
 }
 
-/// Every single-byte change of the header gives a named error or an equal ledger, never a crash.
+/// Every single-byte change of the header gives a named error or a ledger that can be read, never a crash.
 #[test]
 fn no_byte_of_the_header_crashes_the_reader() {
     let dir = TempDir::new();
     drop(open(&dir.0).unwrap());
     let good = fs::read(dir.file()).unwrap();
-    let file = OpenOptions::new().write(true).open(dir.file()).unwrap();
-    let mut refused = 0;
+    let (mut changed, mut refused) = (0, 0);
     for at in 0..64 {
         for value in [0, 1, 2, 0x7f, 0xff] {
-            file.write_all_at(&[value], at).unwrap();
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            changed += u32::from(bytes != good);
+            // Anew each time: an old boot id has the file replaced.
+            fs::write(dir.file(), bytes).unwrap();
             match open(&dir.0) {
-                Ok(ledger) => drop(ledger.snapshot(0, 0)),
+                Ok(ledger) => assert_eq!(ledger.snapshot(0, 0), Default::default()),
                 Err(_) => refused += 1,
             }
-            let left = fs::read(dir.file()).unwrap();
-            if left[..64] != good[..64] && left[40..56] == good[40..56] {
-                file.write_all_at(&good[at as usize..][..1], at).unwrap();
-            }
-            if fs::metadata(dir.file()).unwrap().ino() != file.metadata().unwrap().ino() {
-                // A foreign boot id on a disk: the file was made anew.
-                return assert!(refused > 100);
-            }
-            file.write_all_at(&good[..64], 0).unwrap();
         }
     }
-    assert!(refused > 100, "only {refused} changes were refused");
+    // Accepted: 12 to 15 (another layout), 40 to 55 (boot id, on a disk) and 56 to 63 (unused).
+    assert!(refused >= changed - 28 * 5 && refused > 100, "{refused} of {changed} changes were refused");
 }
 
 /// After a power cut the owners in a file on a disk are gone, although no kernel marked them.
@@ -248,7 +243,7 @@ fn a_file_from_before_the_last_boot_is_made_anew_on_a_disk_and_refused_in_memory
     old_boot(&memory);
     assert!(matches!(refusal(&memory.0), E::ForeignKernel { .. }));
 
-    let disk = TempDir::new_in(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target"));
+    let disk = TempDir::new_in(std::env::current_exe().unwrap().parent().unwrap());
     old_boot(&disk);
     match open(&disk.0) {
         Ok(ledger) => assert_eq!(ledger.snapshot(0, 0), Default::default()),

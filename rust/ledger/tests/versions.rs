@@ -3,7 +3,7 @@
 use super::peer::Peer;
 use super::*;
 use crate::ledger::LedgerError;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 fn patch(dir: &TempDir, at: u64, bytes: &[u8]) {
     std::fs::OpenOptions::new().write(true).open(dir.file()).unwrap().write_all_at(bytes, at).unwrap();
@@ -29,6 +29,22 @@ fn the_prefix_stands_where_its_first_version_put_it() {
     assert!(Path::new(&format!("/proc/self/task/{owner}")).exists(), "owner word {owner:#x} is no thread of ours");
     assert_eq!((u32_at(slot + 64 + 5 * 4), u32_at(slot + 64 + 6 * 4)), (1, 0));
     assert_eq!((u32_at(4096 + 16), u32_at(4096 + 128 + 16)), (0, 1));
+    drop(claims);
+    let bytes = std::fs::read(dir.file()).unwrap();
+    assert_eq!((&bytes[64..72], &bytes[slot..slot + 4]), (&[0; 8][..], &[0; 4][..]));
+}
+
+/// A claimer writes bit 30 with its TID while it still clears what the last owner left.
+#[test]
+fn a_slot_counts_only_with_an_owner_and_without_the_dead_bit() {
+    let dir = TempDir::new();
+    let ledger = dir.ledger();
+    patch(&dir, 64, &[1]);
+    patch(&dir, 4096 + 64, &[1]);
+    for (word, counts) in [(0_u32, 0), (77, 1), (0x4000_0000, 0), (0x4000_0000 | 77, 0), (0xc000_0000, 0)] {
+        patch(&dir, 4096, &word.to_le_bytes());
+        assert_eq!(ledger.snapshot(0, 0).hp_active, counts, "owner word {word:#x}");
+    }
 }
 
 /// An old BE build meets a new HP: it must see the activity, and its end by death, in a file it cannot fully read.
@@ -52,8 +68,7 @@ fn hp_activity_is_seen_in_a_file_of_a_newer_layout_but_nothing_is_claimed() {
             // A shorter file cannot be cut while the peer has it mapped: a copy has the same words.
             let bytes = std::fs::read(dir.file()).unwrap();
             std::fs::write(copy.file(), &bytes[..total_bytes as usize]).unwrap();
-            std::os::unix::fs::PermissionsExt::set_mode(&mut copy.file().metadata().unwrap().permissions(), 0o600);
-            std::fs::set_permissions(copy.file(), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+            std::fs::set_permissions(copy.file(), PermissionsExt::from_mode(0o600)).unwrap();
         }
         patch(file, 12, &2_u32.to_le_bytes());
         patch(file, 16, &total_bytes.to_le_bytes());

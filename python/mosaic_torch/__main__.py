@@ -1,0 +1,26 @@
+"""`python -m mosaic_torch doctor [--json]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command; the exit status is 1 where it found something wrong."""
+    parser = argparse.ArgumentParser(prog="python -m mosaic_torch", description="mosaic_torch, the Python side")
+    commands = parser.add_subparsers(dest="command", required=True)
+    doctor = commands.add_parser("doctor", help="say whether the launch path is under control, and prove it")
+    doctor.add_argument("--json", action="store_true", help="as one JSON object")
+    options = parser.parse_args(arguments)
+
+    from . import _doctor, api
+
+    report = _doctor.report(api.runtime)
+    print(json.dumps(report, indent=2) if options.json else _doctor.text(report))
+    return 1 if report["problems"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
