@@ -57,25 +57,23 @@ def _build(root: Path) -> Path:
     """Run cargo and return the folder that holds the finished files."""
     if not _runs("cargo", "--version"):
         raise RuntimeError("cargo was not found: building mosaic_torch needs Rust 1.88 or newer on PATH")
-    # A target folder of its own: a plain `cargo build` writes a libmosaic.so without torch under the same name.
     target = Path(os.environ.get("CARGO_TARGET_DIR") or root / "target").resolve() / "wheel"
     finished = target / "finished"
-    finished.mkdir(parents=True, exist_ok=True)
-    environment = _environment(root, target)
+    environment = _environment(root)
 
-    def cargo(*arguments: str) -> None:
-        command = ["cargo", *arguments, "--release", "--locked"]
+    def cargo(part: str, product: str, name: str, *arguments: str) -> None:
+        # A target folder for each part: they are one crate under one file name, and cargo would build each over the
+        # other anew, twice for one `pip install`, which asks for the metadata and then for the wheel.
+        command = ["cargo", *arguments, "--release", "--locked", "--target-dir", str(target / part)]
         if subprocess.run(command, cwd=root, env=environment, check=False).returncode != 0:
             raise RuntimeError(f"`{' '.join(command)}` failed: its messages are above")
+        _replace(target / part / "release" / product, finished / name)
 
     # `cargo rustc --crate-type`: only a cdylib on its own gets link-time optimisation.
     library = ("rustc", "--lib", "--crate-type", "cdylib")
-    cargo("build", "--bin", "mosaic")
-    _replace(target / "release/mosaic", finished / "mosaic")
-    cargo(*library)
-    _replace(target / "release/libmosaic.so", finished / "libmosaic_engine.so")
-    cargo(*library, "--features", "torch")
-    _replace(target / "release/libmosaic.so", finished / "libmosaic.so")
+    cargo("command", "mosaic", "mosaic", "build", "--bin", "mosaic")
+    cargo("engine", "libmosaic.so", "libmosaic_engine.so", *library)
+    cargo("extension", "libmosaic.so", "libmosaic.so", *library, "--features", "torch")
     return finished
 
 
@@ -86,9 +84,9 @@ def _runs(*command: str) -> bool:
         return False
 
 
-def _environment(root: Path, target: Path) -> dict[str, str]:
+def _environment(root: Path) -> dict[str, str]:
     """Make cargo's environment: equal sources give equal bytes, wherever they are built."""
-    environment = dict(os.environ, CARGO_TARGET_DIR=str(target))
+    environment = dict(os.environ)
     cargo_home = os.environ.get("CARGO_HOME") or str(Path.home() / ".cargo")
     remap = [f"--remap-path-prefix={root}=/mosaic", f"--remap-path-prefix={cargo_home}=/cargo"]
     encoded = environment.get("CARGO_ENCODED_RUSTFLAGS")
