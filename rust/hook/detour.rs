@@ -8,14 +8,13 @@
 //!
 //! - Only prologues that [`prologue`] knows are touched; everything else is refused by name, with nothing changed.
 //! - The displacement of the jump is chosen such that a thread that stood inside the old instructions traps and is led
-//!   to the same instruction in the trampoline ([`trap`]).
+//!   to the same instruction in the trampoline (by the SIGTRAP handler in `trap`).
 //! - Text is writable only while the jump is stored, and executable all the time. Thunk pages are never both.
 //! - A detour stays for good: a thread may be inside a thunk or trampoline at any time.
 //!
 //! No exception or panic may unwind through a detour: the trampoline has no unwind tables.
 //!
 //! [`prologue`]: super::prologue
-//! [`trap`]: super::trap
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod install;

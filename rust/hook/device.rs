@@ -193,8 +193,7 @@ impl Device {
                 let mut address = 0;
                 // SAFETY: the page stays mapped for the life of the process (the ledger is never dropped).
                 unsafe {
-                    let registered =
-                        driver::cuMemHostRegister_v2(page.cast(), bytes, driver::HOST_REGISTER_MAPPED);
+                    let registered = driver::cuMemHostRegister_v2(page.cast(), bytes, driver::HOST_REGISTER_MAPPED);
                     (registered == driver::SUCCESS
                         && driver::cuMemHostGetDevicePointer_v2(&mut address, page.cast(), 0) == driver::SUCCESS)
                         .then_some(address)

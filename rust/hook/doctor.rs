@@ -183,12 +183,23 @@ fn probe(ordinal: i32) -> Result<bool, job::JobError> {
     let (mut module, mut f): (Handle, Handle) = (std::ptr::null_mut(), std::ptr::null_mut());
     // SAFETY: the image is nul-terminated PTX; handles are written; the context is current.
     unsafe {
-        driver::check("cuModuleLoadData", driver::cuModuleLoadData(&mut module, PROBE_PTX.as_ptr().cast())).map_err(fail)?;
+        driver::check("cuModuleLoadData", driver::cuModuleLoadData(&mut module, PROBE_PTX.as_ptr().cast()))
+            .map_err(fail)?;
         driver::check("cuModuleGetFunction", driver::cuModuleGetFunction(&mut f, module, c"mosaic_probe".as_ptr()))
             .map_err(fail)?;
     }
     type Launch = unsafe extern "C" fn(
-        Handle, u32, u32, u32, u32, u32, u32, u32, Handle, *mut Handle, *mut Handle,
+        Handle,
+        u32,
+        u32,
+        u32,
+        u32,
+        u32,
+        u32,
+        u32,
+        Handle,
+        *mut Handle,
+        *mut Handle,
     ) -> driver::CuResult;
     let lib = driver::load().map_err(|e| job::JobError::Driver(e.to_string()))?;
     // SAFETY: the exported function of this name has this signature.
@@ -207,7 +218,11 @@ fn probe(ordinal: i32) -> Result<bool, job::JobError> {
 
 fn kernel_module_version() -> Option<String> {
     let text = std::fs::read_to_string("/proc/driver/nvidia/version").ok()?;
-    text.lines().next()?.split_whitespace().find(|w| w.split('.').count() >= 2 && w.starts_with(|c: char| c.is_ascii_digit())).map(Into::into)
+    text.lines()
+        .next()?
+        .split_whitespace()
+        .find(|w| w.split('.').count() >= 2 && w.starts_with(|c: char| c.is_ascii_digit()))
+        .map(Into::into)
 }
 
 /// MPS's control daemon listens in its pipe directory.

@@ -22,9 +22,19 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Runs `f` unless this thread is inside one of our handlers already.
+pub(super) fn once<R>(f: impl FnOnce() -> R) -> Option<R> {
+    if INSIDE.replace(true) {
+        return None;
+    }
+    let result = f();
+    INSIDE.set(false);
+    Some(result)
+}
+
 /// What is launched: enough to know its cost by.
 #[derive(Clone, Copy)]
-enum Work {
+pub(super) enum Work {
     Kernel { f: Handle, config: LaunchConfig },
     Graph { exec: Handle },
     Copy { entry: Entry, bytes: usize },
@@ -33,7 +43,7 @@ enum Work {
 impl Work {
     /// What its time is learnt under: the KernelId, which survives unloading; for a graph its handle; for a copy its
     /// kind and size.
-    fn key(self) -> u64 {
+    pub(super) fn key(self) -> u64 {
         let mut h = Fnv::new();
         match self {
             Work::Kernel { f, config } => return names::kernel_id(f, &config).0,
@@ -72,35 +82,42 @@ impl Work {
 #[inline]
 fn launch(stream: Handle, per_thread: bool, work: impl FnOnce() -> Work, call: impl FnOnce() -> CuResult) -> CuResult {
     let Some(stream) = job::of_stream(stream, per_thread) else { return call() };
-    if INSIDE.replace(true) {
+    if INSIDE.get() {
         return call();
     }
+    INSIDE.set(true);
     let result = launch_with_role(stream, work(), call);
     INSIDE.set(false);
     result
 }
 
-fn launch_with_role(stream: &'static Stream, work: Work, call: impl FnOnce() -> CuResult) -> CuResult {
+/// Counts a launch; HP's is noted in the ledger.
+pub(super) fn note(stream: &'static Stream, work: Work, now_ns: u64) {
     let job = stream.job;
     match work {
         Work::Copy { .. } => job.counts.copies.fetch_add(1, Ordering::Relaxed),
         _ => job.counts.launches.fetch_add(1, Ordering::Relaxed),
     };
     job.counts.kernels.fetch_add(work.kernels(), Ordering::Relaxed);
+    let Some(hp) = &job.hp else { return };
+    match stream.lane.load(Ordering::Relaxed) {
+        0 => watch::begin_activity(stream, hp, now_ns),
+        lane => {
+            if let Some(lane) = LaneId::from_index(lane as usize - 1) {
+                hp.claim.note_launch(lane, now_ns);
+            }
+        }
+    }
+}
+
+fn launch_with_role(stream: &'static Stream, work: Work, call: impl FnOnce() -> CuResult) -> CuResult {
+    let job = stream.job;
+    let now = now_ns();
+    note(stream, work, now);
     match job.role {
         Role::Be => gate::launch(stream, || work.key(), call),
         Role::Observed => call(),
         Role::Hp => {
-            let Some(hp) = &job.hp else { return call() };
-            let now = now_ns();
-            match stream.lane.load(Ordering::Relaxed) {
-                0 => watch::begin_activity(stream, hp, now),
-                lane => {
-                    if let Some(lane) = LaneId::from_index(lane as usize - 1) {
-                        hp.claim.note_launch(lane, now);
-                    }
-                }
-            }
             if record::is_recording(job.id)
                 && let Some(what) = work.recorded()
             {
@@ -111,7 +128,7 @@ fn launch_with_role(stream: &'static Stream, work: Work, call: impl FnOnce() -> 
     }
 }
 
-fn ex_config(c: &LaunchConfigEx) -> LaunchConfig {
+pub(super) fn ex_config(c: &LaunchConfigEx) -> LaunchConfig {
     let mut cluster = [0; 3];
     if !c.attrs.is_null() {
         // SAFETY: the caller of cuLaunchKernelEx gives `num_attrs` attributes.

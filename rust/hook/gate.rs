@@ -60,41 +60,70 @@ pub fn wait_cpu_ns() -> u64 {
     WAIT_CPU_NS.load(Ordering::Relaxed)
 }
 
+/// A best-effort launch that has been let through, until it is made.
+pub struct Passage {
+    stream: &'static Stream,
+    /// `None`: it is not followed (captured, or escaped).
+    ticket: Option<Ticket>,
+    /// Python's lock is taken again only after the launch, which does not need it: another thread may keep it.
+    _gil: Option<gil::Released>,
+}
+
 /// Makes a best-effort launch: waits, launches, follows it with an event. `key`: what its time is learnt under.
 pub fn launch(stream: &'static Stream, key: impl FnOnce() -> u64, call: impl FnOnce() -> CuResult) -> CuResult {
-    let job = stream.job;
-    let Some(be) = job.device.best_effort_if_claimed() else {
-        job.counts.escaped.fetch_add(1, Ordering::Relaxed);
-        return call();
+    let passage = enter(stream, key);
+    let result = call();
+    passage.finish(result == driver::SUCCESS);
+    result
+}
+
+/// Waits until a launch on `stream` may be made.
+pub fn enter(stream: &'static Stream, key: impl FnOnce() -> u64) -> Passage {
+    let counts = &stream.job.counts;
+    let free = |counter: &AtomicU64| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Passage { stream, ticket: None, _gil: None }
     };
-    if OPEN.load(Ordering::Acquire) {
-        job.counts.escaped.fetch_add(1, Ordering::Relaxed);
-        return call();
+    if OPEN.load(Ordering::Acquire) || stream.job.device.best_effort_if_claimed().is_none() {
+        return free(&counts.escaped);
     }
     if device::is_capturing(stream.handle) {
-        job.counts.captured.fetch_add(1, Ordering::Relaxed);
-        return call();
+        return free(&counts.captured);
     }
     let (ticket, _gil) = admit(stream, key());
-    let Some(ticket) = ticket else {
-        job.counts.escaped.fetch_add(1, Ordering::Relaxed);
-        return call();
-    };
-    let handle = stream.handle as Handle;
-    // What could not be followed must not be waited for, nor its time believed.
-    // SAFETY: our own event, on the caller's stream.
-    let timed = ticket.start.is_none_or(|s| unsafe { driver::cuEventRecord(s as Handle, handle) } == driver::SUCCESS);
-    let result = call();
-    let event = (result == driver::SUCCESS && timed).then(|| job.device.event(ticket.start.is_some())).flatten();
-    // SAFETY: as above.
-    let followed = event.filter(|e| unsafe { driver::cuEventRecord(*e as Handle, handle) } == driver::SUCCESS);
-    let mut tracker = be.tracker.lock();
-    match followed {
-        Some(event) => tracker.launched(&ticket, event),
-        None => tracker.cancel(job.device, &ticket),
+    match &ticket {
+        None => drop(free(&counts.escaped)),
+        Some(ticket) => {
+            if let Some(start) = ticket.start {
+                // SAFETY: our own event, on the stream of the launch.
+                unsafe { driver::cuEventRecord(start as Handle, stream.handle as Handle) };
+            }
+        }
     }
-    result
-    // Python's lock is taken again only now: the launch itself does not need it, and another thread may keep it.
+    Passage { stream, ticket, _gil }
+}
+
+impl Passage {
+    /// Takes Python's lock back now.
+    pub fn holding_python(mut self) -> Self {
+        self._gil = None;
+        self
+    }
+
+    /// The launch was made (or failed).
+    pub fn finish(self, launched: bool) {
+        let (Some(ticket), device) = (&self.ticket, self.stream.job.device) else { return };
+        let event = if launched { device.event(ticket.start.is_some()) } else { None };
+        // SAFETY: our own event, on the stream of the launch.
+        let follows =
+            |e: &usize| unsafe { driver::cuEventRecord(*e as Handle, self.stream.handle as Handle) == driver::SUCCESS };
+        let Some(be) = device.best_effort_if_claimed() else { return };
+        match event.filter(follows) {
+            Some(event) => be.tracker.lock().launched(ticket, event),
+            // What can't be followed must not be waited for.
+            None => be.tracker.lock().cancel(device, ticket),
+        }
+    }
 }
 
 /// Waits until the launch may go. `None`: the gate opened meanwhile.

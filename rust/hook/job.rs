@@ -199,7 +199,13 @@ pub struct ProcessRole {
 }
 
 /// Registers a job on a device.
-pub fn register(name: &str, role: Role, ordinal: i32, slo_ratio: f64, fingerprint: u64) -> Result<&'static Job, JobError> {
+pub fn register(
+    name: &str,
+    role: Role,
+    ordinal: i32,
+    slo_ratio: f64,
+    fingerprint: u64,
+) -> Result<&'static Job, JobError> {
     if role == Role::Hp && !(1.0..=1000.0).contains(&slo_ratio) {
         return Err(JobError::Slo(slo_ratio));
     }
@@ -210,8 +216,7 @@ pub fn register(name: &str, role: Role, ordinal: i32, slo_ratio: f64, fingerprin
     let hp = match role {
         Role::Hp => {
             Keeper::get()?;
-            let claim =
-                device.ledger.claim_hp(&HpInfo { name: name.to_string(), fingerprint, slo_ratio })?;
+            let claim = device.ledger.claim_hp(&HpInfo { name: name.to_string(), fingerprint, slo_ratio })?;
             let overflow = claim.open_lane(0);
             if let Some(lane) = overflow {
                 claim.close_lane(lane);

@@ -6,6 +6,7 @@
 
 pub mod api;
 pub mod calibration;
+pub mod callbacks;
 pub mod capi;
 pub mod cupti;
 pub mod detour;
@@ -20,6 +21,8 @@ pub mod handles;
 pub mod histogram;
 pub mod job;
 pub mod names;
+#[cfg(not(feature = "torch"))]
+mod preload;
 pub mod process;
 pub mod prologue;
 pub mod record;
@@ -106,6 +109,11 @@ pub fn configure(json: &str) -> Result<(), SettingsError> {
     Ok(())
 }
 
+/// Whether launches are not seen, so that a section is admitted as a whole.
+pub fn sections_only() -> bool {
+    matches!(&*INSTALLED.lock(), Some(Mechanism::SectionsOnly { .. }))
+}
+
 /// The mechanism in force, once installed.
 pub fn mechanism() -> Option<Mechanism> {
     INSTALLED.lock().clone()
@@ -128,19 +136,42 @@ pub fn install() -> Result<Mechanism, HookError> {
         gate::configure(&settings);
     }
     process::watch_forks();
-    let mechanism = install_detours();
+    let mechanism = choose_mechanism();
     tracing::info!(?mechanism, "launch hook");
     *installed = Some(mechanism.clone());
     Ok(mechanism)
 }
 
-/// Detours the launches, all or none of use; then the rest, each of its own worth.
-fn install_detours() -> Mechanism {
+/// The best mechanism that can be had, from the one that `MOSAIC_HOOK` names downwards: detour, cupti, sections.
+fn choose_mechanism() -> Mechanism {
+    let wish = std::env::var("MOSAIC_HOOK").unwrap_or_default();
+    let asked = |what: &str| format!("MOSAIC_HOOK={what} asks for it");
+    let because = match wish.as_str() {
+        "cupti" | "sections" => asked(&wish),
+        _ => match install_detours() {
+            Ok(mechanism) => return mechanism,
+            // Some launches come through a detour now: callbacks would see those twice.
+            Err((because, true)) => return Mechanism::SectionsOnly { because },
+            Err((because, false)) => because,
+        },
+    };
+    if wish == "sections" {
+        return Mechanism::SectionsOnly { because };
+    }
+    match callbacks::install() {
+        Ok(_) => Mechanism::Cupti { because },
+        Err(e) => Mechanism::SectionsOnly { because: format!("{because}; {e}") },
+    }
+}
+
+/// Detours the launches, all or none of use; then the rest, each of its own worth. An error says why, and whether some
+/// had been detoured.
+fn install_detours() -> Result<Mechanism, (String, bool)> {
     let mut entry_points = 0;
     for (entry, replacement) in entry::LAUNCHES {
         match detour_one(*entry, *replacement) {
             Ok(done) => entry_points += usize::from(done),
-            Err(because) => return Mechanism::SectionsOnly { because },
+            Err(because) => return Err((because, entry_points > 0)),
         }
     }
     let mut missing = Vec::new();
@@ -150,7 +181,7 @@ fn install_detours() -> Mechanism {
             Err(why) => missing.push(why),
         }
     }
-    Mechanism::Detour { entry_points, missing }
+    Ok(Mechanism::Detour { entry_points, missing })
 }
 
 /// False: this driver has no such entry point.

@@ -7,7 +7,7 @@ use super::calibration::Change;
 use super::device::{self, Device};
 use super::driver::{self, Handle};
 use super::job::{self, Hp, Job, JobError, Role, Stream};
-use super::{settings, watch};
+use super::{gate, settings, watch};
 use crate::clock::now_ns;
 use crate::ledger::LaneId;
 use parking_lot::Mutex;
@@ -204,7 +204,8 @@ fn mark_end(hp: &Hp, request: &Request) -> Option<(usize, bool)> {
     }
     let address = request.lane.and_then(|l| device.gpu_address(hp.claim.lane_word(l)));
     // SAFETY: the address is that of the lane's word in the registered page, which is never unmapped.
-    let written = address.is_some_and(|a| unsafe { driver::cuStreamWriteValue32_v2(stream, a, 0, 0) } == driver::SUCCESS);
+    let written =
+        address.is_some_and(|a| unsafe { driver::cuStreamWriteValue32_v2(stream, a, 0, 0) } == driver::SUCCESS);
     Some((end, written))
 }
 
@@ -232,7 +233,13 @@ pub struct Section {
     /// Closed with the section, if it was opened with it.
     own_request: Option<i64>,
     request: Option<i64>,
+    /// Where launches are not seen: the section itself passed the gate, as if it were one kernel.
+    passage: Option<gate::Passage>,
 }
+
+// SAFETY: a section is left by the thread that entered it (the extension sees to that); it only lies in a shared table
+// meanwhile, and what is not `Send` in it is that thread's hold on Python's lock.
+unsafe impl Send for Section {}
 
 /// Takes the calling thread onto the job's stream: waits, on the GPU, for the caller's stream, and for every stream
 /// that got earlier outputs. `None`: there is nothing to do, since the thread is on a stream of this job already, or
@@ -267,7 +274,12 @@ fn enter_here(job: &'static Job, request: i64, caller: usize) -> Result<Option<S
     if let (Err(_), Some(id)) = (&entered, own_request) {
         close(id)?;
     }
-    Ok(Some(Section { stream: entered?, caller, own_request, request }))
+    let stream = entered?;
+    let passage = (job.role == Role::Be && super::sections_only()).then(|| {
+        // Python's lock is not given up for the whole section: its code needs it.
+        gate::enter(stream, || job.id as u64).holding_python()
+    });
+    Ok(Some(Section { stream, caller, own_request, request, passage }))
 }
 
 fn join_in(job: &'static Job, request: Option<i64>, caller: usize) -> Result<&'static Stream, RequestError> {
@@ -285,10 +297,7 @@ fn join_in(job: &'static Job, request: Option<i64>, caller: usize) -> Result<&'s
         with_requests(|requests| {
             let request = requests.get_mut(&id).ok_or(RequestError::Unknown(id))?;
             if !std::ptr::eq(request.job, job) {
-                return Err(RequestError::Foreign {
-                    found: request.job.name.clone(),
-                    expected: job.name.clone(),
-                });
+                return Err(RequestError::Foreign { found: request.job.name.clone(), expected: job.name.clone() });
             }
             if !request.streams.iter().any(|s| std::ptr::eq(*s, stream)) {
                 request.streams.push(stream);
@@ -323,6 +332,9 @@ impl Section {
 /// Ends a section: the caller's stream waits, on the GPU, for what was launched in it.
 pub fn leave(section: Section, ok: bool) -> Result<(), RequestError> {
     let stream = section.stream;
+    if let Some(passage) = section.passage {
+        passage.finish(true);
+    }
     let joined = stream.job.device.with_context(|| {
         let mut join = stream.join.lock();
         if !join.callers.contains(&section.caller) {

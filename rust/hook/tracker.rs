@@ -151,8 +151,7 @@ impl Tracker {
                 if let Some(start) = flight.start {
                     let mut ms = 0f32;
                     // SAFETY: both events are ours and timed.
-                    let timed =
-                        unsafe { driver::cuEventElapsedTime(&mut ms, start as Handle, flight.event as Handle) };
+                    let timed = unsafe { driver::cuEventElapsedTime(&mut ms, start as Handle, flight.event as Handle) };
                     if done == driver::SUCCESS && timed == driver::SUCCESS && ms.is_finite() && ms >= 0.0 {
                         if self.learnt.len() >= MAX_LEARNT {
                             self.learnt.clear();
@@ -187,8 +186,7 @@ impl Tracker {
         };
         let predicted_ns = known.map_or(UNKNOWN_GUESS_NS, |l| l.duration_ns);
         self.next_id += 1;
-        let flight =
-            Flight { id: self.next_id, event: 0, predicted_ns, unknown: known.is_none(), start, key, queued };
+        let flight = Flight { id: self.next_id, event: 0, predicted_ns, unknown: known.is_none(), start, key, queued };
         self.in_flight += 1;
         self.unknown += u32::from(flight.unknown);
         self.drained_at_ns = self.drained_at_ns.max(now_ns) + predicted_ns;

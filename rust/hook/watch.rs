@@ -82,9 +82,8 @@ pub fn collect(job: &'static Job) {
 fn collect_where(which: impl Fn(&Closing) -> bool) -> usize {
     let mut all = CLOSING.lock();
     // SAFETY: an event of our own pool.
-    let is_done = |c: &mut Closing| {
-        which(c) && unsafe { driver::cuEventQuery(c.end_event as Handle) } != driver::NOT_READY
-    };
+    let is_done =
+        |c: &mut Closing| which(c) && unsafe { driver::cuEventQuery(c.end_event as Handle) } != driver::NOT_READY;
     let done: Vec<Closing> = all.extract_if(.., is_done).collect();
     let left = all.len();
     drop(all);

@@ -132,7 +132,12 @@ impl Ledger {
             // SAFETY: the claim that is being made keeps the ledger mapped until its end releases the slot.
             unsafe { claim::take(list, &table, fill) }
         })?;
-        Ok(HpClaim { claim, free_lanes: AtomicU32::new((1 << LANES) - 1), orphan_word: AtomicU32::new(0), released: AtomicBool::new(false) })
+        Ok(HpClaim {
+            claim,
+            free_lanes: AtomicU32::new((1 << LANES) - 1),
+            orphan_word: AtomicU32::new(0),
+            released: AtomicBool::new(false),
+        })
     }
 }
 

@@ -49,6 +49,12 @@ impl Owner {
         let word = self.word();
         word & TID_MASK != 0 && word & OWNER_DIED == 0
     }
+
+    /// What the kernel does at the owner's death.
+    #[cfg(test)]
+    pub fn die_for_test(&self) {
+        self.word.store(OWNER_DIED, Release);
+    }
 }
 
 /// `struct robust_list_head` of the kernel.

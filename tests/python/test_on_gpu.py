@@ -221,7 +221,7 @@ def test_an_exception_in_forward_ends_the_request():
         torch.cuda.synchronize()
         before = _job("low")["be"]["admitted_wait_bound"]
         for _ in range(5):
-            with pytest.raises(RuntimeError, match="shapes|size"):
+            with pytest.raises(RuntimeError, match=r"shapes|size"):
                 fails(torch.ones(1, 9, device=DEVICE))
             assert torch.cuda.current_stream() == torch.cuda.default_stream()
             begin = time.monotonic()
@@ -289,10 +289,8 @@ def test_compiled_models(role, order, other_role):
     model, x = model.to(DEVICE).eval(), x.to(DEVICE)
     with torch.inference_mode():
         expected = torch.compile(copy.deepcopy(model))(x)
-        if order == "wrap of compile":
-            call = WRAPS[role](torch.compile(model))
-        else:
-            call = torch.compile(WRAPS[role](model))
+        first, second = (torch.compile, WRAPS[role]) if order == "wrap of compile" else (WRAPS[role], torch.compile)
+        call = second(first(model))
         call(x)
         other_role(role)
         for _ in range(30):

@@ -1,7 +1,6 @@
 """The command line of ``python -m mosaic_torch.bench``."""
 
 import argparse
-import gzip
 import importlib
 import sys
 
@@ -34,9 +33,10 @@ def parser():
             command.add_argument("--skip", action="append", default=[], help="leave out this case (may be repeated)")
     everything = commands.add_parser("all", parents=[common], help="every topic, as far as --max-seconds reaches")
     _bound_options(everything)
+    everything.add_argument("--topics", type=_names(TOPICS), default=list(TOPICS), help="only these, comma-separated")
     everything.add_argument("--skip", action="append", default=[], help="coverage: leave out this case")
-    remake = commands.add_parser("report", help="remakes the bound record from its raw file")
-    remake.add_argument("raw")
+    remake = commands.add_parser("report", help="remakes the bound record from raw files")
+    remake.add_argument("raw", nargs="+", help="raw files of one or several commands, oldest first")
     remake.add_argument("--csv", help="write the rows here")
     return top
 
@@ -106,12 +106,16 @@ def main(argv=None):
     context = Context(options, budget, progress)
     code = 0
     try:
-        for topic in TOPICS if options.topic == "all" else (options.topic,):
+        for topic in _topics(options):
             _run_topic(context, topic)
     except KeyboardInterrupt:
         context.uncovered.append("the rest: interrupted")
         code = 130
     return _conclude(context) or code
+
+
+def _topics(options):
+    return [topic for topic in TOPICS if topic in options.topics] if options.topic == "all" else [options.topic]
 
 
 def _run_topic(context, topic):
@@ -137,8 +141,7 @@ def _conclude(context):
 
 
 def _print_plan(options):
-    topics = TOPICS if options.topic == "all" else (options.topic,)
-    for topic in topics:
+    for topic in _topics(options):
         module = importlib.import_module(f".{topic}", __package__)
         if topic == "bound":
             _print_bound_plan(options, module)
@@ -162,11 +165,13 @@ def _print_bound_plan(options, bound):
 
 
 def _remake(options):
-    try:
-        items = RawFile(options.raw).read()
-    except (OSError, gzip.BadGzipFile) as error:
-        print(f"{options.raw}: {error}", file=sys.stderr)
-        return 2
+    items = []
+    for raw in options.raw:
+        try:
+            items += RawFile(raw).read()
+        except OSError as error:
+            print(f"{raw}: {error}", file=sys.stderr)
+            return 2
     rows = summary.bound_rows(items)
     print(report.bound(rows) if rows else "no segments")
     if options.csv:

@@ -95,12 +95,9 @@ def _variant_rows(case, variant, chunks, base, idle_runs, load):
         done = sum(_iterations(run, window) for run, window in be_runs)
         span = sum(hi - lo for _, (lo, hi) in be_runs) / 1e9
         if variant == "idle-only":
+            gates = [chunk["gate"] for chunk in chunks.values() if chunk.get("gate")]
             for reason in ("held", "escaped", "admitted_hp_stalled", "admitted_wait_bound"):
-                add(
-                    f"be_{reason}",
-                    sum(chunk["gate"][reason] for chunk in chunks.values() if chunk.get("gate")),
-                    "count",
-                )
+                add(f"be_{reason}", sum(gate[reason] for gate in gates), "count")
         if span > 0:
             add("be_per_s", done / span, "1/s", round(done))
             if idle_runs:

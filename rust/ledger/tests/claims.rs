@@ -202,6 +202,22 @@ fn the_gpu_page_holds_every_lane_word_and_is_whole_pages() {
     assert!(!claims[5].lane_open(lane));
 }
 
+/// While a dead slot is being taken over, the open request that its last owner left must not come to life again.
+#[test]
+fn a_dead_owners_request_never_counts_during_a_takeover() {
+    let dir = TempDir::new();
+    let ledger = dir.ledger();
+    // As a kill in mid-request leaves it.
+    let prefix = ledger.prefix();
+    prefix.slots[0].owner.die_for_test();
+    prefix.slots[0].lanes[7].store(1, SeqCst);
+    prefix.hp_mask.fetch_or(1, SeqCst);
+    *WATCHED.lock().unwrap() = Some((dir.ledger(), Vec::new()));
+    drop(ledger.claim_hp(&info("a")).unwrap());
+    let (_, seen) = WATCHED.lock().unwrap().take().unwrap();
+    assert!(seen.len() > 10 && seen.iter().all(|hp_active| *hp_active == 0), "{seen:?}");
+}
+
 /// The hook shares claims between launching threads.
 #[test]
 fn claims_and_ledgers_can_be_shared_between_threads() {

@@ -29,6 +29,22 @@ fn the_prefix_stands_where_its_first_version_put_it() {
     assert!(Path::new(&format!("/proc/self/task/{owner}")).exists(), "owner word {owner:#x} is no thread of ours");
     assert_eq!((u32_at(slot + 64 + 5 * 4), u32_at(slot + 64 + 6 * 4)), (1, 0));
     assert_eq!((u32_at(4096 + 16), u32_at(4096 + 128 + 16)), (0, 1));
+    drop(claims);
+    let bytes = std::fs::read(dir.file()).unwrap();
+    assert_eq!((&bytes[64..72], &bytes[slot..slot + 4]), (&[0; 8][..], &[0; 4][..]));
+}
+
+/// A claimer writes bit 30 with its TID while it still clears what the last owner left.
+#[test]
+fn a_slot_counts_only_with_an_owner_and_without_the_dead_bit() {
+    let dir = TempDir::new();
+    let ledger = dir.ledger();
+    patch(&dir, 64, &[1]);
+    patch(&dir, 4096 + 64, &[1]);
+    for (word, counts) in [(0_u32, 0), (77, 1), (0x4000_0000, 0), (0x4000_0000 | 77, 0), (0xc000_0000, 0)] {
+        patch(&dir, 4096, &word.to_le_bytes());
+        assert_eq!(ledger.snapshot(0, 0).hp_active, counts, "owner word {word:#x}");
+    }
 }
 
 /// An old BE build meets a new HP: it must see the activity, and its end by death, in a file it cannot fully read.

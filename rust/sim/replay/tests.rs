@@ -95,6 +95,17 @@ fn a_closed_loop_alone_takes_its_service_time() {
 }
 
 #[test]
+fn a_gated_closed_loop_alone_runs_back_to_back() {
+    // The next launch is admitted when little enough is in flight, between two events of the GPU. Guards against a gate
+    // that is asked at such events only: each kernel would then pay the launch latency.
+    let hp = Job::new(&trace("hp", &[&[(0, 1_000_000, false)]]), &MODEL);
+    let be = Job::new(&trace("be", &[&[(0, 100_000, false); 10]]), &MODEL);
+    let out = run(&hp, Some(&be), &[], 1_006_000 * 10, &IdleOnly::default(), Sharing::EQUAL);
+    assert!((out.be_requests - 10.0).abs() < 1e-9, "{out:?}");
+    assert_eq!(out.be_held, 90, "{out:?}");
+}
+
+#[test]
 fn a_wait_for_the_gpu_grows_with_the_gpu_and_host_work_does_not() {
     // Guards against recorded waits that are replayed as host work: a slowed request would be too fast or too slow.
     // Kernel 1 is done at 106 us; the host works 14 us more before it launches kernel 2.
