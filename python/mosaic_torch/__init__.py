@@ -43,3 +43,11 @@ __all__ = [
 ]
 
 _process.start(_runtime)
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":  # looked up only when asked for: it reads files
+        from ._doctor import version
+
+        return version()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

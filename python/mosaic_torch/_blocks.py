@@ -10,7 +10,7 @@ from types import TracebackType
 import torch
 
 from ._lib import HP
-from ._runtime import Job, Runtime, refuse_inside, scope
+from ._runtime import FORKED, Job, Runtime, refuse_inside, scope
 from .errors import MosaicError, UsageError
 
 # The innermost block, as the running task sees it and as its thread has it. They differ when two tasks of one
@@ -41,6 +41,8 @@ class Block:
         return 0
 
     def _enter(self, inside: Job | Request) -> None:
+        if self._job.id < 0:
+            raise MosaicError(FORKED)
         outer = getattr(_of_thread, "top", None)
         if self._thread is not None:
             raise UsageError(f"this block of {self._job!r} is already entered: make another one")
@@ -112,6 +114,8 @@ class Request(Block):
         with self._lock:
             if self._closed:
                 raise UsageError(f"this request of {self._job!r} has ended: make another one")
+            if self._job.id < 0:
+                raise MosaicError(FORKED)
             if self._id is None:
                 self._id = self._runtime.lib.request_open(self._job.id, self._arrived_at_ns)
         return self

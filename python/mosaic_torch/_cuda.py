@@ -43,6 +43,12 @@ class Cuda:
     def current_device(self) -> int:
         return torch.cuda.current_device()
 
+    def synchronize(self, device: int) -> None:
+        torch.cuda.synchronize(device)
+
+    def name(self, device: int) -> str:
+        return torch.cuda.get_device_name(device)
+
     def stream(self, device: int, raw: int) -> Any:
         """The stream of a raw handle, for `record_stream`. One object each: making one costs 2 µs."""
         key = (device, raw)

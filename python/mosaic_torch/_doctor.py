@@ -19,9 +19,9 @@ _MPS_DAEMONS = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 
 def report(runtime: Runtime) -> dict[str, Any]:
     """Everything that there is to say, as plain data; `problems` is empty when all is well."""
-    problems: list[str] = []
+    problems: list[dict[str, str]] = []
     found: dict[str, Any] = {
-        "mosaic_torch": _version(),
+        "mosaic_torch": version(),
         "python": platform.python_version(),
         "torch": {"version": torch.__version__, "cuda": torch.version.cuda},
         "library": {"path": str(PATH), "loaded": False},
@@ -36,21 +36,21 @@ def report(runtime: Runtime) -> dict[str, Any]:
     if no_gpu is None:
         found["gpus"] = [_gpu(i) for i in range(runtime.cuda.device_count())]
     else:
-        problems.append(no_gpu)
+        problems.append({"what": no_gpu, "do": "without a GPU only `mosaic demo` works"})
     try:
         lib = runtime.lib
         found["library"]["loaded"] = True
-        found["launch_path"] = lib.doctor()
-        lib.init()
+        found["launch_path"] = path = lib.doctor()
+        problems += path.get("problems", [])
     except MosaicError as e:
-        problems.append(str(e))
+        problems.append({"what": str(e), "do": "see the text"})
     else:
         if no_gpu is None:
             found["probe"] = probe(runtime, problems)
     return found
 
 
-def probe(runtime: Runtime, problems: list[str]) -> dict[str, Any]:
+def probe(runtime: Runtime, problems: list[dict[str, str]]) -> dict[str, Any]:
     """Launches one torch kernel as an HP job and counts what the hook saw of it."""
     expected, seen = 1, 0
     try:
@@ -60,21 +60,22 @@ def probe(runtime: Runtime, problems: list[str]) -> dict[str, Any]:
         try:
             call = Wrapped(runtime, job, lambda: cell.add_(1), None)
             call()  # what torch does once (loading the kernel's module) is done before the count
-            runtime.lib.record_start(job.id)
-            try:
-                call()
-                torch.cuda.synchronize(device)
-            finally:
-                trace = runtime.lib.record_stop()
-            seen = sum('"kernel_id"' in line for line in trace.splitlines())
+            before = _kernels(runtime, job.id)
+            call()
+            seen = _kernels(runtime, job.id) - before
         finally:
             job.release()
     except RuntimeError as e:
-        problems.append(f"the probe failed: {e}")
+        problems.append({"what": f"the probe failed: {e}", "do": "see the text"})
         return {"kernels_expected": expected, "kernels_seen": seen, "error": str(e)}
     if seen != expected:
-        problems.append(f"the hook saw {seen} of {expected} kernel launched by torch: best-effort work is not held")
+        what = f"the hook saw {seen} kernels where torch launched {expected}: best-effort work is not held"
+        problems.append({"what": what, "do": "do not rely on mosaic here; report it with the versions above"})
     return {"kernels_expected": expected, "kernels_seen": seen, "error": None}
+
+
+def _kernels(runtime: Runtime, job: int) -> int:
+    return sum(j["kernels"] for j in runtime.lib.stats()["jobs"] if j["job"] == job)
 
 
 def mps() -> dict[str, Any]:
@@ -109,12 +110,16 @@ def text(found: dict[str, Any]) -> str:
     running = "daemon running" if mps_is["daemon_running"] else "not running"
     lines.append(f"MPS           {running}, pipe {mps_is['pipe_directory']}")
     lines.append(f"role          {found['role'] or 'none for the whole process'}")
-    lines += _tree("launch path", found["launch_path"])
+    path = found["launch_path"]
+    lines += _tree("launch path", path and {k: v for k, v in path.items() if k != "problems"})
     if found["probe"] is not None:
         lines.append(
             f"probe         {found['probe']['kernels_seen']} of {found['probe']['kernels_expected']} kernel seen"
         )
-    lines += [f"PROBLEM       {problem}" for problem in found["problems"]] or ["all is well"]
+    for problem in found["problems"]:
+        lines += [f"PROBLEM       {problem['what']}", f"              what to do: {problem['do']}"]
+    if not found["problems"]:
+        lines.append("all is well")
     return "\n".join(lines)
 
 
@@ -143,7 +148,8 @@ def _gpu(index: int) -> dict[str, Any]:
     }
 
 
-def _version() -> str:
+def version() -> str:
+    """The installed package's version."""
     try:
         return metadata.version("mosaic-torch")
     except metadata.PackageNotFoundError:

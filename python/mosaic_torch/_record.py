@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -28,8 +29,8 @@ class Recording:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
-        trace = self._runtime.lib.record_stop()
-        self._text = with_provenance(trace, self._provenance())
+        self._runtime.cuda.synchronize(self._job.device)  # the times are read from events on the GPU
+        self._text = with_provenance(self._runtime.lib.record_stop(), self._provenance())
         if self._path is not None and kind is None:
             # A trace is whole or not there.
             part = self._path.with_name(self._path.name + ".part")
@@ -44,27 +45,20 @@ class Recording:
         return self._text
 
     def _provenance(self) -> dict[str, Any]:
-        launch_path = self._runtime.lib.doctor()
         return {
             "format": "mosaic-trace",
             "version": 1,
             "workload": self._workload,
-            "driver": launch_path.get("driver"),
+            "gpu": self._runtime.cuda.name(self._job.device),
+            "driver": self._runtime.lib.doctor().get("driver") or "unknown",
+            "cuda": torch.version.cuda or "none",
             "torch": torch.__version__,
-            "cuda": torch.version.cuda,
-            "gpu": torch.cuda.get_device_name(self._job.device) if torch.cuda.is_available() else None,
-            "command": " ".join([os.path.basename(sys.executable), *sys.argv]),
+            "command": shlex.join([os.path.basename(sys.executable), *sys.argv]),
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
         }
 
 
-def with_provenance(trace: str, known: dict[str, Any]) -> str:
-    """The trace with `known` put into its first line, under what that line says itself."""
+def with_provenance(trace: str, head: dict[str, Any]) -> str:
+    """The trace below a first line that says where it comes from, and how many kernels follow."""
     lines = trace.splitlines()
-    first = json.loads(lines[0]) if lines else {}
-    if "kernel_id" in first:
-        first = {}
-    else:
-        lines = lines[1:]
-    head = {k: v for k, v in {**known, **first}.items() if v is not None}
-    return "\n".join([json.dumps(head), *lines]) + "\n"
+    return "\n".join([json.dumps({**head, "kernels": len(lines)}), *lines]) + "\n"

@@ -33,7 +33,7 @@ _NAME_BYTES = 63  # the ledger's name field, less its terminator
 _SPANS_DEVICES = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DataParallel"}
 _GENERATORS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
-_MOVED = "this process was forked after the job was made, and CUDA does not survive a fork: use the spawn start method"
+FORKED = "this process was forked after the job was made, and CUDA does not survive a fork: use the spawn start method"
 
 
 class Job:
@@ -312,7 +312,7 @@ class Runtime:
     def run(self, job: Job, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls `function` as one request of `job`, or as part of the request that is open around it."""
         if job.id < 0:
-            raise MosaicError(_MOVED)
+            raise MosaicError(FORKED)
         cuda, lib = self.cuda, self._lib
         if cuda.passive():
             return function(*args, **kwargs)

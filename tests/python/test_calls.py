@@ -3,7 +3,6 @@
 import asyncio
 import contextvars
 import ctypes
-import gc
 import shutil
 import signal
 import subprocess
@@ -13,8 +12,8 @@ import warnings
 
 import pytest
 import torch
-from fakes import CALLER, Model, OnGpu, world
 
+from fakes import CALLER, Model, OnGpu, world
 from mosaic_torch import api
 from mosaic_torch._blocks import BestEffort, Request
 from mosaic_torch._lib import BE, HP
@@ -259,10 +258,10 @@ class TestRequest:
 
     def test_one_that_is_forgotten_is_closed_and_said(self, runtime, library):
         """It would hold all best-effort work for as long as the process lives."""
-        r = request(runtime).open()
+        forgotten = [request(runtime).open()]
+        assert len(library.requests) == 1
         with pytest.warns(ResourceWarning, match="never ended"):
-            del r
-            gc.collect()
+            forgotten.clear()
         assert library.requests == {}
 
     def test_twice_at_once_is_refused(self, runtime, library):

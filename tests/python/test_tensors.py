@@ -6,8 +6,8 @@ import enum
 
 import pytest
 import torch
-from fakes import OnGpu
 
+from fakes import OnGpu
 from mosaic_torch._tensors import mark
 
 Pair = collections.namedtuple("Pair", "a b")

@@ -9,9 +9,9 @@ import re
 
 import pytest
 import torch
-from fakes import Model, OnGpu
 
 import mosaic_torch
+from fakes import Model, OnGpu
 from mosaic_torch._lib import BE, HP
 from mosaic_torch._runtime import fingerprint, wrapper_of
 from mosaic_torch.errors import DeviceError, MosaicError, UsageError
@@ -178,7 +178,7 @@ def test_fingerprints_tell_workloads_apart_and_last():
 
 def test_no_gpu_is_said_at_the_first_use_only(runtime, library):
     runtime.cuda.why = "torch finds no usable GPU"
-    for use in (lambda: hp(runtime, Model()), lambda: runtime.only(HP, 1.1), lambda: runtime.ready()):
+    for use in (lambda: hp(runtime, Model()), lambda: runtime.only(HP, 1.1), runtime.ready):
         with pytest.raises(DeviceError, match="no usable GPU"):
             use()
 
@@ -218,7 +218,11 @@ class TestCompile:
             call = torch.compile(hp(runtime, model), backend=self.backend)
         else:
             hp(runtime, model)
-            call = torch.compile(lambda x: model(x), backend=self.backend)
+
+            def outer(x):
+                return model(x)
+
+            call = torch.compile(outer, backend=self.backend)
         for _ in range(3):
             assert torch.equal(call(torch.ones(2)), torch.ones(2))
         assert len(graphs) == 1, graphs
