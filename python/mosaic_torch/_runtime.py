@@ -12,6 +12,7 @@ import inspect
 import itertools
 import math
 import os
+import sys
 import threading
 import warnings
 import weakref
@@ -29,6 +30,7 @@ from .errors import DeviceError, MosaicError, UsageError
 if TYPE_CHECKING:
     from ._blocks import Request
 
+_SWITCH_INTERVAL_S = 100e-6
 _NAME_BYTES = 63  # the ledger's name field, less its terminator
 _SPANS_DEVICES = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DataParallel"}
 _GENERATORS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
@@ -166,6 +168,8 @@ class Runtime:
         job.release = release
         with self._lock:
             self._jobs.add(job)
+            if len({j.role for j in self._jobs}) > 1:
+                _share_interpreter()
         return job
 
     def only(self, role: int, slo: float) -> Job:
@@ -360,6 +364,16 @@ class Runtime:
         if own != caller:
             _tensors.mark(result, device, cuda.stream(device, caller))
         return result
+
+
+def _share_interpreter() -> None:
+    """HP and BE are threads of one interpreter: lets an HP thread have it soon.
+
+    A thread that wakes up for a request waits for the interpreter's lock until the running thread's switch interval is
+    over: by default 5 ms, most of a short request. Operators that give the lock up between do not help, since they take
+    it again before the waiting thread is awake.
+    """
+    sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_INTERVAL_S))
 
 
 def _raise_refused(e: BaseException) -> None:

@@ -8,7 +8,6 @@ use super::entry::{self, Work};
 use super::gate::{self, Passage};
 use super::job::{self, Role};
 use super::{graphs, names};
-use crate::clock::now_ns;
 use crate::kernel::LaunchConfig;
 use std::cell::RefCell;
 use std::ffi::{c_uint, c_void};
@@ -119,7 +118,7 @@ fn on_enter(cbid: u32, params: *const c_void) {
         // SAFETY: CUPTI gives the call's own parameter record.
         let (stream, work) = unsafe { parse(name, params) }?;
         let stream = job::of_stream(stream, full.len() > name.len())?;
-        entry::note(stream, work, now_ns());
+        entry::note(stream, work);
         (stream.job.role == Role::Be).then(|| gate::enter(stream, || work.key()))
     });
     if let Some(passage) = passage {

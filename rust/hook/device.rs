@@ -212,8 +212,9 @@ impl Device {
     }
 }
 
-/// Runs `f` with `context` current in this thread.
+/// Runs `f` with `context` current in this thread, and so that nothing it does breaks another thread's capture.
 fn with_context<R>(context: usize, f: impl FnOnce() -> R) -> Result<R, DriverError> {
+    let _relaxed = RelaxedCapture::enter();
     let mut current: Handle = std::ptr::null_mut();
     // SAFETY: writes one handle.
     if unsafe { driver::cuCtxGetCurrent(&mut current) } == driver::SUCCESS && current as usize == context {

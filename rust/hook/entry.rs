@@ -46,7 +46,7 @@ impl Work {
     pub(super) fn key(self) -> u64 {
         let mut h = Fnv::new();
         match self {
-            Work::Kernel { f, config } => return names::kernel_id(f, &config).0,
+            Work::Kernel { f, config } => return names::kernel_id(f as usize, &config).0,
             Work::Graph { exec } => {
                 h.write(b"graph");
                 h.write(&(exec as usize).to_le_bytes());
@@ -68,63 +68,52 @@ impl Work {
             Work::Copy { .. } => Some(record::What::Copy(self.key())),
         }
     }
-
-    fn kernels(self) -> u64 {
-        match self {
-            Work::Kernel { .. } => 1,
-            Work::Graph { exec } => graphs::kernels(exec),
-            Work::Copy { .. } => 0,
-        }
-    }
 }
 
 /// The way of every launch.
 #[inline]
 fn launch(stream: Handle, per_thread: bool, work: impl FnOnce() -> Work, call: impl FnOnce() -> CuResult) -> CuResult {
     let Some(stream) = job::of_stream(stream, per_thread) else { return call() };
-    if INSIDE.get() {
-        return call();
+    let work = work();
+    note(stream, work);
+    match stream.job.role {
+        Role::Observed => call(),
+        Role::Hp if record::is_recording(stream.job.id) => recorded(stream, work, call),
+        Role::Hp => call(),
+        Role::Be if INSIDE.get() => call(),
+        Role::Be => {
+            INSIDE.set(true);
+            let result = gate::launch(stream, || work.key(), call);
+            INSIDE.set(false);
+            result
+        }
     }
-    INSIDE.set(true);
-    let result = launch_with_role(stream, work(), call);
-    INSIDE.set(false);
-    result
 }
 
 /// Counts a launch; HP's is noted in the ledger.
-pub(super) fn note(stream: &'static Stream, work: Work, now_ns: u64) {
+#[inline]
+pub(super) fn note(stream: &'static Stream, work: Work) {
     let job = stream.job;
     match work {
+        Work::Kernel { .. } => job.counts.kernels.fetch_add(1, Ordering::Relaxed),
         Work::Copy { .. } => job.counts.copies.fetch_add(1, Ordering::Relaxed),
-        _ => job.counts.launches.fetch_add(1, Ordering::Relaxed),
-    };
-    job.counts.kernels.fetch_add(work.kernels(), Ordering::Relaxed);
-    let Some(hp) = &job.hp else { return };
-    match stream.lane.load(Ordering::Relaxed) {
-        0 => watch::begin_activity(stream, hp, now_ns),
-        lane => {
-            if let Some(lane) = LaneId::from_index(lane as usize - 1) {
-                hp.claim.note_launch(lane, now_ns);
-            }
+        Work::Graph { exec } => {
+            job.counts.kernels.fetch_add(graphs::kernels(exec), Ordering::Relaxed);
+            job.counts.graphs.fetch_add(1, Ordering::Relaxed)
         }
+    };
+    let Some(hp) = &job.hp else { return };
+    match (stream.lane.load(Ordering::Relaxed) as usize).checked_sub(1).and_then(LaneId::from_index) {
+        Some(lane) => hp.claim.note_launch(lane),
+        None => watch::begin_activity(stream, hp),
     }
 }
 
-fn launch_with_role(stream: &'static Stream, work: Work, call: impl FnOnce() -> CuResult) -> CuResult {
-    let job = stream.job;
-    let now = now_ns();
-    note(stream, work, now);
-    match job.role {
-        Role::Be => gate::launch(stream, || work.key(), call),
-        Role::Observed => call(),
-        Role::Hp => {
-            if record::is_recording(job.id)
-                && let Some(what) = work.recorded()
-            {
-                return record::launch(stream, what, now, call);
-            }
-            call()
-        }
+#[cold]
+fn recorded(stream: &Stream, work: Work, call: impl FnOnce() -> CuResult) -> CuResult {
+    match work.recorded() {
+        Some(what) => record::launch(stream, what, now_ns(), call),
+        None => call(),
     }
 }
 
@@ -303,7 +292,7 @@ macro_rules! on_timed {
             // SAFETY: the caller's own arguments, passed on.
             let result = stalls::timed(Kind::$kind, Entry::$name.symbol(), || unsafe { driver::$name($($a),*) });
             if result == driver::SUCCESS {
-                $after;
+                let _: () = $after;
             }
             result
         }

@@ -129,7 +129,8 @@ impl Passage {
 /// Waits until the launch may go. `None`: the gate opened meanwhile.
 fn admit(stream: &Stream, key: u64) -> (Option<Ticket>, Option<gil::Released>) {
     let job = stream.job;
-    let mut candidate = Candidate { duration_ns: None, waiting_since_ns: now_ns() };
+    // Since when it waits is set at the first look, which reads the clock anyway.
+    let mut candidate = Candidate { duration_ns: None, waiting_since_ns: u64::MAX };
     let mut wait: Option<Waiting> = None;
     loop {
         match try_admit(stream, key, &mut candidate) {
@@ -160,6 +161,7 @@ fn try_admit(stream: &Stream, key: u64, candidate: &mut Candidate) -> Result<(Ti
     // Held across decision and booking: two threads must not both take the last room.
     let mut tracker = be.tracker.lock();
     let now = now_ns();
+    candidate.waiting_since_ns = candidate.waiting_since_ns.min(now);
     if tracker.state().0 > 0 {
         let _relaxed = RelaxedCapture::enter();
         tracker.poll(device, now);

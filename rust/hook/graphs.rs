@@ -25,11 +25,12 @@ pub fn kernels(exec: Handle) -> u64 {
 }
 
 fn kernels_in(graph: Handle, depth: usize) -> usize {
+    if depth > MAX_DEPTH {
+        return 0;
+    }
     let mut count = 0usize;
     // SAFETY: with a null array the number of nodes is written.
-    if depth > MAX_DEPTH
-        || unsafe { driver::cuGraphGetNodes(graph, std::ptr::null_mut(), &mut count) } != driver::SUCCESS
-    {
+    if unsafe { driver::cuGraphGetNodes(graph, std::ptr::null_mut(), &mut count) } != driver::SUCCESS {
         return 0;
     }
     let mut nodes: Vec<Handle> = vec![std::ptr::null_mut(); count];

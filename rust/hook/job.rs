@@ -70,8 +70,8 @@ pub struct Hp {
 pub struct Counts {
     /// Kernels, those inside graphs counted one by one.
     pub kernels: AtomicU64,
-    /// Launch calls.
-    pub launches: AtomicU64,
+    /// Launches of graphs.
+    pub graphs: AtomicU64,
     /// Asynchronous copies and fills.
     pub copies: AtomicU64,
     /// BE launches that had to wait.

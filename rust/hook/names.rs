@@ -31,10 +31,10 @@ pub fn module_unloaded() {
 }
 
 /// What the handle stands for; `None` if the driver knows no name for it. Asks the driver on first sight.
-pub fn of(f: Handle) -> Option<&'static Function> {
+pub fn of(f: usize) -> Option<&'static Function> {
     let generation = GENERATION.load(Ordering::Acquire);
     // SAFETY: the map holds addresses of leaked `Function`s.
-    if let Some(known) = NAMES.get(f as usize).map(|p| unsafe { &*(p as *const Function) })
+    if let Some(known) = NAMES.get(f).map(|p| unsafe { &*(p as *const Function) })
         && known.generation == generation
     {
         return Some(known);
@@ -48,9 +48,9 @@ pub fn of(f: Handle) -> Option<&'static Function> {
             if kernel {
                 let mut device = 0;
                 driver::cuCtxGetDevice(&mut device);
-                driver::cuKernelGetAttribute(&mut value, attribute, f, device);
+                driver::cuKernelGetAttribute(&mut value, attribute, f as Handle, device);
             } else {
-                driver::cuFuncGetAttribute(&mut value, attribute, f);
+                driver::cuFuncGetAttribute(&mut value, attribute, f as Handle);
             }
         }
         image.write(&value.to_le_bytes());
@@ -58,17 +58,17 @@ pub fn of(f: Handle) -> Option<&'static Function> {
     // Re-used handles of equal functions leak nothing: only a changed one makes a new entry.
     let hash = KernelId::function_hash(name, image.finish());
     let function: &'static Function = Box::leak(Box::new(Function { name: name.into(), hash, generation }));
-    NAMES.set(f as usize, std::ptr::from_ref(function) as usize);
+    NAMES.set(f, std::ptr::from_ref(function) as usize);
     Some(function)
 }
 
 /// The name, and whether the handle is a CUkernel (the runtime passes those) rather than a CUfunction.
-fn ask_name(f: Handle) -> Option<(&'static [u8], bool)> {
+fn ask_name(f: usize) -> Option<(&'static [u8], bool)> {
     let mut name: *const c_char = std::ptr::null();
     // SAFETY: writes one pointer; a handle of the other kind is answered with an error.
-    let kernel = unsafe { driver::cuKernelGetName(&mut name, f) } == driver::SUCCESS;
+    let kernel = unsafe { driver::cuKernelGetName(&mut name, f as Handle) } == driver::SUCCESS;
     // SAFETY: as above.
-    if !kernel && unsafe { driver::cuFuncGetName(&mut name, f) } != driver::SUCCESS {
+    if !kernel && unsafe { driver::cuFuncGetName(&mut name, f as Handle) } != driver::SUCCESS {
         return None;
     }
     // SAFETY: on success the name is nul-terminated and lives as long as its module; it is copied before that ends.
@@ -76,9 +76,9 @@ fn ask_name(f: Handle) -> Option<(&'static [u8], bool)> {
 }
 
 /// The identity of a launch; one that the driver cannot name is known by its handle, in this process.
-pub fn kernel_id(f: Handle, config: &LaunchConfig) -> KernelId {
+pub fn kernel_id(f: usize, config: &LaunchConfig) -> KernelId {
     match of(f) {
         Some(function) => KernelId::of_function(function.hash, config),
-        None => KernelId::new(&(f as usize).to_le_bytes(), 0, config),
+        None => KernelId::new(&f.to_le_bytes(), 0, config),
     }
 }

@@ -102,8 +102,8 @@ pub fn launch(stream: &Stream, what: What, now_ns: u64, call: impl FnOnce() -> C
     };
     let (id, name, kind, config) = match what {
         What::Kernel(f, config) => {
-            let name = names::of(f).map(|n| String::from_utf8_lossy(&n.name).into_owned());
-            (names::kernel_id(f, &config), name, "kernel", config)
+            let name = names::of(f as usize).map(|n| String::from_utf8_lossy(&n.name).into_owned());
+            (names::kernel_id(f as usize, &config), name, "kernel", config)
         }
         What::Copy(key) => (KernelId(key), None, "copy", LaunchConfig::default()),
         What::Set(key) => (KernelId(key), None, "set", LaunchConfig::default()),

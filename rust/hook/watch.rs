@@ -37,12 +37,12 @@ pub fn wake() {
 /// HP work on a stream outside any request (a backward pass, an unmodified program): it is a request of its own,
 /// from its first launch until the stream is idle.
 #[cold]
-pub fn begin_activity(stream: &'static Stream, hp: &'static Hp, now_ns: u64) {
+pub fn begin_activity(stream: &'static Stream, hp: &'static Hp) {
     let mut activities = ACTIVITIES.lock();
     if stream.lane.load(Ordering::Acquire) != 0 {
         return;
     }
-    let Some(lane) = hp.claim.open_lane(now_ns) else { return };
+    let Some(lane) = hp.claim.open_lane(now_ns()) else { return };
     stream.lane.store(lane.index() as u32 + 1, Ordering::Release);
     activities.push((stream, lane));
     drop(activities);
@@ -125,9 +125,11 @@ fn apply(hp: &Hp, change: Option<Change>) {
 }
 
 fn end_activities(now: u64) -> bool {
+    let mut ended = Vec::new();
     let mut activities = ACTIVITIES.lock();
     activities.retain(|(stream, lane)| {
         let Some(hp) = &stream.job.hp else { return false };
+        hp.claim.stamp_launches(*lane, now);
         let silent_ns = now.saturating_sub(hp.claim.last_launch_ns(*lane));
         if silent_ns < ACTIVITY_END_NS || !is_idle(stream) {
             return true;
@@ -135,9 +137,17 @@ fn end_activities(now: u64) -> bool {
         stream.lane.store(0, Ordering::Release);
         hp.claim.close_lane(*lane);
         hp.claim.free_lane(*lane);
+        ended.push((*stream, hp));
         false
     });
-    !activities.is_empty()
+    drop(activities);
+    for (stream, hp) in ended {
+        // A launch may have come between the look and the end, and have taken the lane for open.
+        if !is_idle(stream) {
+            begin_activity(stream, hp);
+        }
+    }
+    !ACTIVITIES.lock().is_empty()
 }
 
 /// Publishes which open requests have an idle GPU side: one that is silent as well may wait for a held BE.
@@ -145,6 +155,7 @@ fn watch_silence(job: &'static Job, hp: &'static Hp, now: u64) -> bool {
     let mut any = false;
     for lane in hp.claim.open_lanes() {
         any = true;
+        hp.claim.stamp_launches(lane, now);
         if now.saturating_sub(hp.claim.last_launch_ns(lane)) < SILENT_NS {
             hp.claim.set_gpu_idle(lane, false);
             continue;

@@ -54,6 +54,8 @@ pub struct HpClaim {
     /// Stands in for every lane word in the child of a fork, and after the release.
     orphan_word: AtomicU32,
     released: AtomicBool,
+    /// Launches of each lane up to its last stamp.
+    stamped: [AtomicU32; LANES],
 }
 
 struct HpTable<'a> {
@@ -137,6 +139,7 @@ impl Ledger {
             free_lanes: AtomicU32::new((1 << LANES) - 1),
             orphan_word: AtomicU32::new(0),
             released: AtomicBool::new(false),
+            stamped: Default::default(),
         })
     }
 }
@@ -155,6 +158,7 @@ impl HpClaim {
                 continue;
             }
             record.begin(index, begin_ns);
+            self.stamped[index].store(0, Relaxed);
             slot.lanes[index].store(1, Release);
             kill_point();
             return LaneId::from_index(index);
@@ -189,17 +193,26 @@ impl HpClaim {
         self.free_lanes.fetch_or(1 << lane.index(), AcqRel);
     }
 
-    /// Notes a launch: the position moves on by one kernel, and the GPU side is not idle.
+    /// Notes a launch: the position moves on by one kernel, and the GPU side is not idle. When it was is stamped by
+    /// [`Self::stamp_launches`]: reading the clock would be most of a launch's cost here.
     #[inline]
-    pub fn note_launch(&self, lane: LaneId, now_ns: u64) {
+    pub fn note_launch(&self, lane: LaneId) {
         let Some((_, record)) = self.shared() else { return };
-        let progress = &record.progress[lane.index()];
-        progress.last_launch_ns.store(now_ns, Relaxed);
-        progress.kernels.fetch_add(1, Relaxed);
+        record.progress[lane.index()].kernels.fetch_add(1, Relaxed);
         // A load first: the line is shared with readers, and the flag rarely changes.
         let gpu_idle = &record.lanes[lane.index()].gpu_idle;
         if gpu_idle.load(Relaxed) != 0 {
             gpu_idle.store(0, Release);
+        }
+    }
+
+    /// Stamps the launches since the last call with `now_ns`: the stamp is late by at most the time between two calls.
+    pub fn stamp_launches(&self, lane: LaneId, now_ns: u64) {
+        let Some((_, record)) = self.shared() else { return };
+        let progress = &record.progress[lane.index()];
+        let kernels = progress.kernels.load(Relaxed);
+        if self.stamped[lane.index()].swap(kernels, Relaxed) != kernels {
+            progress.last_launch_ns.store(now_ns, Relaxed);
         }
     }
 

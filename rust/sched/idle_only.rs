@@ -83,7 +83,8 @@ mod tests {
         let hp = Snapshot { hp_active: 1, ..idle() };
         let hp_be = Snapshot { hp_active: 1, ..in_flight(1, 10, false) };
         let stalled = |s| Snapshot { hp_stalled: true, ..s };
-        let cases: [(&str, Snapshot, Candidate, u64, Result<Admit, Wait>); 18] = [
+        type Case = (&'static str, Snapshot, Candidate, u64, Result<Admit, Wait>);
+        let cases: [Case; 18] = [
             ("idle GPU, known kernel", idle(), known(50), 1, Ok(Admit::Rule)),
             ("idle GPU, unknown kernel", idle(), unknown, 1, Ok(Admit::Rule)),
             ("idle GPU, kernel over the cap", idle(), known(9000), 1, Ok(Admit::Rule)),

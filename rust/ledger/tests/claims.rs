@@ -70,8 +70,11 @@ fn a_reopened_lane_starts_afresh() {
     let ledger = dir.ledger();
     let claim = ledger.claim_hp(&info("a")).unwrap();
     let lane = claim.open_lane(10).unwrap();
-    claim.note_launch(lane, 20);
-    claim.note_launch(lane, 30);
+    claim.note_launch(lane);
+    claim.stamp_launches(lane, 20);
+    claim.note_launch(lane);
+    claim.stamp_launches(lane, 30);
+    claim.stamp_launches(lane, 40);
     let entry = |n: usize| match ledger.describe().remove(n) {
         Entry::Hp(hp) => hp,
         Entry::Be(_) => panic!("a BE entry"),

@@ -97,7 +97,8 @@ fn change_hp(ledger: &Arc<Ledger>, hp: &mut Hp, random: &mut Random) {
         3 if !hp.lanes.is_empty() => {
             let lane = &mut hp.lanes[pick];
             (lane.last_launch_ns, lane.gpu_idle) = (random.below(10), false);
-            claim.note_launch(lane.id, lane.last_launch_ns);
+            claim.note_launch(lane.id);
+            claim.stamp_launches(lane.id, lane.last_launch_ns);
         }
         4 if !hp.lanes.is_empty() => {
             hp.lanes[pick].gpu_idle = true;
@@ -156,7 +157,7 @@ fn snapshot_cost() {
     let idle_ns = measure("snapshot, 1 HP and 1 BE slot, no request", &snapshot);
     let lane = hp.open_lane(1).unwrap();
     let active_ns = measure("snapshot, one request", &snapshot);
-    measure("note_launch", &|now_ns| hp.note_launch(lane, now_ns));
+    measure("note_launch", &|_| hp.note_launch(lane));
     measure("set_in_flight", &|now_ns| be.set_in_flight(1, now_ns, false));
     measure("open, close, free a lane", &|now_ns| {
         if let Some(lane) = hp.open_lane(now_ns) {

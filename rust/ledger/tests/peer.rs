@@ -244,7 +244,8 @@ impl State {
             let be = ledger.claim_be("churn").unwrap();
             for _ in 0..random.below(20) {
                 let lane = hp.open_lane(crate::clock::now_ns()).unwrap();
-                hp.note_launch(lane, crate::clock::now_ns());
+                hp.note_launch(lane);
+                hp.stamp_launches(lane, crate::clock::now_ns());
                 be.set_in_flight(random.below(3) as u32, u64::MAX, random.below(2) == 0);
                 hp.close_lane(lane);
                 hp.free_lane(lane);
