@@ -17,6 +17,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 /// Launches that one recording keeps.
 const MAX_LAUNCHES: usize = 1 << 18;
 
+/// Timed events that are ready when a recording starts.
+const EVENTS_MADE_BEFORE: usize = 16384;
+
 /// What is launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
@@ -31,7 +34,7 @@ pub enum What {
 struct Launch {
     request: u32,
     id: KernelId,
-    name: Option<String>,
+    function: Option<&'static names::Function>,
     what: &'static str,
     config: LaunchConfig,
     start_offset_ns: u64,
@@ -59,7 +62,10 @@ pub fn is_recording(job: i64) -> bool {
 
 /// Starts to record a job.
 pub fn start(job: i64) -> Result<(), JobError> {
-    job::get(job)?;
+    // Made now: what a launch does beside being launched would be recorded as the host's time.
+    let device = job::get(job)?.device;
+    let events: Vec<usize> = (0..EVENTS_MADE_BEFORE).map_while(|_| device.event(true)).collect();
+    events.into_iter().for_each(|e| device.recycle(e, true));
     *RECORDING.lock() = Some(Recording::default());
     JOB.store(job, Ordering::Release);
     Ok(())
@@ -100,18 +106,15 @@ pub fn launch(stream: &Stream, what: What, now_ns: u64, call: impl FnOnce() -> C
         r.lost += 1;
         return result;
     };
-    let (id, name, kind, config) = match what {
-        What::Kernel(f, config) => {
-            let name = names::of(f as usize).map(|n| String::from_utf8_lossy(&n.name).into_owned());
-            (names::kernel_id(f as usize, &config), name, "kernel", config)
-        }
+    let (id, function, kind, config) = match what {
+        What::Kernel(f, config) => (names::kernel_id(f as usize, &config), names::of(f as usize), "kernel", config),
         What::Copy(key) => (KernelId(key), None, "copy", LaunchConfig::default()),
         What::Set(key) => (KernelId(key), None, "set", LaunchConfig::default()),
     };
     let launch = Launch {
         request: r.requests - 1,
         id,
-        name,
+        function,
         what: kind,
         config,
         start_offset_ns: now_ns.saturating_sub(r.began_ns),
@@ -153,8 +156,8 @@ pub fn stop() -> Result<String, u64> {
             line["dynamic_smem_bytes"] = json!(l.config.dynamic_smem_bytes);
             line["cluster"] = json!(l.config.cluster);
         }
-        if let (Some(name), true) = (l.name, named.insert(l.id)) {
-            line["name"] = json!(name);
+        if let (Some(function), true) = (l.function, named.insert(l.id)) {
+            line["name"] = json!(String::from_utf8_lossy(&function.name));
         }
         lines.push_str(&line.to_string());
         lines.push('\n');
