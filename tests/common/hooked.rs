@@ -64,7 +64,11 @@ pub fn alone<F: FnOnce()>(env: &[(&str, &str)], body: F) {
 pub fn alone_on<F: FnOnce()>(double: &Path, env: &[(&str, &str)], body: F) {
     // The closure's type is named after the test that it stands in.
     let name = std::any::type_name::<F>().trim_end_matches("::{{closure}}");
-    let name = name.split_once("::").map_or(name, |(_, test)| test);
+    alone_as(name.split_once("::").map_or(name, |(_, test)| test), double, env, body);
+}
+
+/// The same, for the test of that name.
+pub fn alone_as<F: FnOnce()>(name: &str, double: &Path, env: &[(&str, &str)], body: F) {
     if std::env::var_os(BODY).is_some() {
         body();
         println!("{DONE}");
