@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::fake::{Fake, Handle};
+use common::fake::Fake;
 use common::hooked::*;
 use mosaic::clock::now_ns;
 use mosaic::hook::job::{Job, Role};
@@ -140,7 +140,7 @@ fn peer_main() {
             ["be-dies-at-launch"] => {
                 let k = kernel(fake, "lost_1us");
                 mosaic::hook::gate::launch(
-                    mosaic::hook::job::of_stream(stream as Handle, false).unwrap(),
+                    mosaic::hook::job::of_stream(stream as *mut _, false).unwrap(),
                     || k as u64,
                     || {
                         println!("@admitted");

@@ -3,11 +3,12 @@
 
 mod common;
 
-use common::fake::{Clock, Handle};
+use common::fake::{Clock, Handle, call};
 use common::hooked::*;
 use mosaic::clock::now_ns;
 use mosaic::hook::job::Role;
 use mosaic::hook::{api, capi, request};
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const US: u64 = 1_000;
@@ -31,7 +32,7 @@ fn hp_never_waits() {
         held.is_held();
         assert_eq!(fake.now_ns(), fake.runs_of("hp_5us")[59].call_ns, "virtual time has moved");
         fake.set_clock(Clock::Auto);
-        assert_eq!(fake.synchronize(theirs as Handle), 0);
+        assert_eq!(fake.synchronize(theirs), 0);
         assert!(fake.runs_of("hp_5us").iter().all(|r| r.priority == -5), "HP streams have the highest priority");
     });
 }
@@ -83,7 +84,7 @@ fn in_real_time_best_effort_never_runs_on_into_a_request() {
                 })
             })
             .collect();
-        let hp_kernel = fake.kernel("hp_100us_id") as usize;
+        let hp_kernel = fake.kernel("hp_100us_id");
         let mut opened = Vec::new();
         let mut random = 7u64;
         for i in 0..60 {
@@ -93,7 +94,7 @@ fn in_real_time_best_effort_never_runs_on_into_a_request() {
             request(hp, |s| {
                 opened.push(now_ns());
                 for _ in 0..1 + (random >> 33) % 4 {
-                    assert_eq!(fake.launch_id(hp_kernel as Handle, s as Handle, i), 0);
+                    assert_eq!(fake.launch_id(hp_kernel, s, i), 0);
                 }
             });
         }
@@ -106,7 +107,7 @@ fn in_real_time_best_effort_never_runs_on_into_a_request() {
             assert!(inside.len() as u64 <= THREADS, "request {i} from {opened} to {end}: {inside:?}");
         }
         assert_eq!(be.counts.escaped.load(Ordering::Relaxed), 0);
-        assert_eq!(be.counts.launches.load(Ordering::Relaxed), LAUNCHED.load(Ordering::Relaxed));
+        assert_eq!(be.counts.kernels.load(Ordering::Relaxed), LAUNCHED.load(Ordering::Relaxed));
     });
 }
 
@@ -237,10 +238,10 @@ fn a_kernels_time_is_learnt_from_its_events() {
         assert_eq!(be.counts.unknown.load(Ordering::Relaxed), 2);
         assert_eq!(stats()["jobs"][0]["be"]["known_kernels"], 2);
         // The same function in another grid is another kernel.
-        let k = kernel(fake, "a_7us") as Handle;
+        let k = kernel(fake, "a_7us");
         let null = std::ptr::null_mut::<Handle>();
         let r = call!(fake, cuLaunchKernel(k => Handle, 2 => u32, 1 => u32, 1 => u32, 32 => u32, 1 => u32, 1 => u32,
-            0 => u32, stream as Handle => Handle, null => *mut Handle, null => *mut Handle));
+            0 => u32, stream => Handle, null => *mut Handle, null => *mut Handle));
         assert_eq!(r, 0);
         assert_eq!(be.counts.unknown.load(Ordering::Relaxed), 3);
     });
@@ -333,9 +334,9 @@ fn a_request_whose_gpu_side_is_busy_is_not_stalled() {
         held_until_the_end("a request that its code has left");
 
         let own = fake.stream(0);
-        let id = capi::mosaic_request_begin(hp.id, 0, own);
+        let id = capi::mosaic_request_begin(hp.id, 0, own as *mut c_void);
         assert!(id > 0);
-        assert_eq!(launch(fake, hp_kernel, own as usize), 0);
+        assert_eq!(launch(fake, hp_kernel, own), 0);
         let held = launching(be_kernel, stream);
         held.is_held_for(20 * MS);
         assert_eq!(be.counts.admitted_hp_stalled.load(Ordering::Relaxed), 0, "an engine's own stream");
@@ -391,11 +392,11 @@ fn of_many_requests_in_flight_from_many_threads_the_last_one_counts() {
         let fake = hooked();
         let (hp, be) = (job("hp", Role::Hp), job("be", Role::Be));
         let theirs = stream_of(fake, be);
-        let (hp_kernel, be_kernel) = (fake.kernel("hp_1ms_id") as usize, kernel(fake, "be_5us"));
+        let (hp_kernel, be_kernel) = (fake.kernel("hp_1ms_id"), kernel(fake, "be_5us"));
         let tasks: Vec<_> = (0..REQUESTS)
             .map(|i| {
                 task(move |fake| {
-                    request(hp, |s| assert_eq!(fake.launch_id(hp_kernel as Handle, s as Handle, i), 0));
+                    request(hp, |s| assert_eq!(fake.launch_id(hp_kernel, s, i), 0));
                 })
             })
             .collect();
@@ -498,9 +499,9 @@ fn an_engine_outside_python_marks_requests_on_its_own_stream() {
         let (own, theirs) = (fake.stream(-5), stream_of(fake, be));
         let (hp_kernel, be_kernel) = (kernel(fake, "hp_1ms"), kernel(fake, "be_5us"));
         for round in 0..20 {
-            let id = capi::mosaic_request_begin(hp.id, 0, own);
+            let id = capi::mosaic_request_begin(hp.id, 0, own as *mut c_void);
             assert!(id > 0);
-            assert_eq!(launch(fake, hp_kernel, own as usize), 0);
+            assert_eq!(launch(fake, hp_kernel, own), 0);
             assert_eq!(capi::mosaic_request_end(id), 0);
             let held = launching(be_kernel, theirs);
             held.is_held();
@@ -508,12 +509,9 @@ fn an_engine_outside_python_marks_requests_on_its_own_stream() {
             held.join();
             fake.advance_ns(5 * US);
             let hp_stats = &stats()["jobs"][0];
-            assert_eq!(
-                (&hp_stats["launches"], &hp_stats["hp"]["requests"]),
-                (&(round + 1).into(), &(round + 1).into())
-            );
+            assert_eq!((&hp_stats["kernels"], &hp_stats["hp"]["requests"]), (&(round + 1).into(), &(round + 1).into()));
         }
-        assert!(capi::mosaic_request_begin(be.id, 0, own) < 0);
+        assert!(capi::mosaic_request_begin(be.id, 0, own as *mut c_void) < 0);
         assert!(capi::mosaic_request_end(12345) < 0);
     });
 }

@@ -1,9 +1,9 @@
 //! The launch path on the double: each test runs in a process of its own, since a detour is for the life of a process.
 
-use super::fake::{Call, Fake, Handle};
+use super::fake::{Call, Fake, call};
 use mosaic::hook::job::{self, Job, Role};
 use mosaic::hook::{Mechanism, api, capi, device};
-use std::ffi::{CString, c_uint};
+use std::ffi::{CString, c_uint, c_void};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -122,7 +122,7 @@ pub fn fake() -> &'static Fake {
     static FAKE: OnceLock<Fake> = OnceLock::new();
     let fake = FAKE.get_or_init(|| {
         let fake = Fake::open();
-        assert_eq!(crate::call!(fake, cuInit(0 => c_uint)), 0);
+        assert_eq!(call!(fake, cuInit(0 => c_uint)), 0);
         fake
     });
     fake.use_device(0);
@@ -141,18 +141,18 @@ pub fn job_on(name: &str, role: Role, device: i32) -> &'static Job {
 /// A stream of the test's own under a job.
 pub fn stream_of(fake: &Fake, job: &Job) -> usize {
     let stream = fake.stream(0);
-    assert_eq!(capi::mosaic_stream_set_role(stream, job.id), 0);
-    stream as usize
+    assert_eq!(capi::mosaic_stream_set_role(stream as *mut c_void, job.id), 0);
+    stream
 }
 
 /// A kernel by its name: it takes the time that its name says.
 pub fn kernel(fake: &Fake, name: &str) -> usize {
-    fake.kernel(name) as usize
+    fake.kernel(name)
 }
 
 /// Launches, and says how that went.
 pub fn launch(fake: &Fake, kernel: usize, stream: usize) -> i32 {
-    fake.launch(kernel as Handle, stream as Handle)
+    fake.launch(kernel, stream)
 }
 
 /// One HP request, as the extension makes it: in its section, `f` gets the stream.
@@ -176,7 +176,7 @@ pub fn configure(json: &str) {
 /// The learnt time of a kernel on device 0, launched as `Fake::launch` does.
 pub fn learnt_ns(kernel: usize) -> Option<u64> {
     let config = mosaic::kernel::LaunchConfig { grid: [1; 3], block: [32, 1, 1], ..Default::default() };
-    let key = mosaic::hook::names::kernel_id(kernel as Handle, &config).0;
+    let key = mosaic::hook::names::kernel_id(kernel, &config).0;
     device::get(0).expect("device 0").best_effort_if_claimed()?.tracker.lock().duration_ns(key)
 }
 
