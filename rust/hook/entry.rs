@@ -41,7 +41,7 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// What its time is learnt under: the KernelId, which survives unloading; for a graph its handle; for a copy its
+    /// What its time is learnt under: the KernelId, which survives unloading; for a graph its number; for a copy its
     /// kind and size.
     pub(super) fn key(self) -> u64 {
         let mut h = Fnv::new();
@@ -49,7 +49,7 @@ impl Work {
             Work::Kernel { f, config } => return names::kernel_id(f as usize, &config).0,
             Work::Graph { exec } => {
                 h.write(b"graph");
-                h.write(&(exec as usize).to_le_bytes());
+                h.write(&graphs::number(exec).to_le_bytes());
             }
             Work::Copy { entry, bytes } => {
                 h.write(entry.symbol().as_bytes());
@@ -79,6 +79,7 @@ fn launch(stream: Handle, per_thread: bool, work: impl FnOnce() -> Work, call: i
     match stream.job.role {
         Role::Observed => call(),
         Role::Hp if record::is_recording(stream.job.id) => recorded(stream, work, call),
+        Role::Hp if stream.handle == driver::STREAM_PER_THREAD => watch::with_tail(stream, call),
         Role::Hp => call(),
         Role::Be if INSIDE.get() => call(),
         Role::Be => {

@@ -2,26 +2,39 @@
 
 use super::driver::{self, Handle};
 use super::handles::HandleMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Deepest nesting of child graphs that is followed.
 const MAX_DEPTH: usize = 16;
 
-/// Executable graph -> its kernel nodes plus 1 (0 means absent).
-static KERNELS: HandleMap<8192> = HandleMap::new();
+/// Bits of a count of kernels; above them stands the graph's number.
+const COUNT_BITS: u32 = 24;
+
+/// Executable graph -> its number and its kernel nodes (0 means absent).
+static GRAPHS: HandleMap<8192> = HandleMap::new();
+/// Number of the last one: a handle is given out again once its graph is destroyed.
+static LAST: AtomicUsize = AtomicUsize::new(0);
 
 /// `exec` was made from `graph`.
 pub fn instantiated(exec: Handle, graph: Handle) {
-    KERNELS.set(exec as usize, kernels_in(graph, 0) + 1);
+    let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+    let kernels = kernels_in(graph, 0).min((1 << COUNT_BITS) - 1);
+    GRAPHS.set(exec as usize, number << COUNT_BITS | kernels);
 }
 
 /// `exec` is being destroyed.
 pub fn destroyed(exec: Handle) {
-    KERNELS.remove(exec as usize);
+    GRAPHS.remove(exec as usize);
 }
 
 /// Kernels that one launch of it runs; 1 for a graph that was instantiated before the hook was there.
 pub fn kernels(exec: Handle) -> u64 {
-    KERNELS.get(exec as usize).map_or(1, |n| n as u64 - 1)
+    GRAPHS.get(exec as usize).map_or(1, |g| g as u64 & ((1 << COUNT_BITS) - 1))
+}
+
+/// What tells it from every other graph of this process; its handle, if it was instantiated before the hook was there.
+pub fn number(exec: Handle) -> usize {
+    GRAPHS.get(exec as usize).map_or(exec as usize, |g| g >> COUNT_BITS)
 }
 
 fn kernels_in(graph: Handle, depth: usize) -> usize {

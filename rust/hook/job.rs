@@ -119,6 +119,8 @@ pub struct Stream {
     pub destroyed: AtomicBool,
     /// What its work is ordered with.
     pub join: Mutex<Join>,
+    /// Of a thread's default stream, which no other thread can ask about: an event behind its last launch. 0: none yet.
+    pub tail: AtomicUsize,
 }
 
 /// How a stream is ordered with its callers' streams.
@@ -320,18 +322,27 @@ pub fn abandon_roles() {
     JOB_COUNT.store(0, Ordering::Release);
 }
 
-/// Key of a stream in the map: default streams are one handle for all devices.
-fn key(stream: usize, per_thread: bool) -> Option<usize> {
+/// Key of a stream in the map, and the handle that means it wherever no `_ptsz` entry point is called. The legacy stream
+/// is one handle for all devices, the per-thread stream one for all devices and threads.
+fn key(stream: usize, per_thread: bool) -> Option<(usize, usize)> {
+    thread_local! {
+        /// Stands for this thread: its addresses are nobody else's while the thread lives.
+        static THIS: [u8; device::MAX_DEVICES] = const { [0; device::MAX_DEVICES] };
+    }
     if stream > driver::STREAM_PER_THREAD {
-        return Some(stream);
+        return Some((stream, stream));
     }
     let mut device = 0;
     // SAFETY: writes one int; without a current context it is an error and there is no device.
     if unsafe { driver::cuCtxGetDevice(&mut device) } != driver::SUCCESS {
         return None;
     }
-    let own = stream == driver::STREAM_PER_THREAD || (stream == 0 && per_thread);
-    Some(((device as usize + 1) << 1) | usize::from(own))
+    let device = device as usize;
+    if stream == driver::STREAM_PER_THREAD || (stream == 0 && per_thread) {
+        let of_thread = THIS.try_with(|bytes| bytes.as_ptr() as usize).ok()?;
+        return (device < device::MAX_DEVICES).then_some((of_thread + device, driver::STREAM_PER_THREAD));
+    }
+    Some((device + 1, driver::STREAM_LEGACY))
 }
 
 /// The role of a stream: one look-up without a lock. `per_thread`: 0 means the per-thread default stream.
@@ -358,7 +369,7 @@ pub fn of_stream(stream: Handle, per_thread: bool) -> Option<&'static Stream> {
 /// Default streams, and streams that take the process's role when they are first seen.
 #[cold]
 fn of_default_or_new(handle: usize, per_thread: bool) -> Option<&'static Stream> {
-    let key = key(handle, per_thread)?;
+    let (key, handle) = key(handle, per_thread)?;
     if let Some(found) = STREAMS.get(key) {
         // SAFETY: as above.
         return Some(unsafe { &*(found as *const Stream) });
@@ -389,6 +400,7 @@ fn insert(key: usize, handle: usize, job: &'static Job) -> Result<&'static Strea
         capture_guard: AtomicBool::new(false),
         destroyed: AtomicBool::new(false),
         join: Mutex::new(Join::default()),
+        tail: AtomicUsize::new(0),
     }));
     if !STREAMS.set(key, std::ptr::from_ref(stream) as usize) {
         return Err(JobError::Full("streams", MAX_STREAMS));
@@ -400,13 +412,13 @@ fn insert(key: usize, handle: usize, job: &'static Job) -> Result<&'static Strea
 /// Gives a stream that somebody else made a role, or takes it away.
 pub fn set_stream_role(handle: usize, job: Option<&'static Job>) -> Result<Option<&'static Stream>, JobError> {
     let Some(job) = job else {
-        if let Some(key) = key(handle, false) {
+        if let Some((key, _)) = key(handle, false) {
             STREAMS.remove(key);
         }
         return Ok(None);
     };
     let found = job.device.with_context(|| key(handle, false)).map_err(|e| JobError::Driver(e.to_string()))?;
-    let key = found.ok_or_else(|| JobError::Driver("the stream belongs to no device".into()))?;
+    let (key, handle) = found.ok_or_else(|| JobError::Driver("the stream belongs to no device".into()))?;
     if handle <= driver::STREAM_PER_THREAD {
         DEFAULT_STREAMS.store(true, Ordering::Release);
     }

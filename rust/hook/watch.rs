@@ -199,11 +199,35 @@ fn is_lane_idle(job: &'static Job, hp: &'static Hp, lane: LaneId) -> bool {
     streams.into_iter().all(is_idle)
 }
 
+/// Makes a launch on the calling thread's default stream, and an event behind it that other threads can ask about.
+#[cold]
+pub fn with_tail<R>(stream: &Stream, call: impl FnOnce() -> R) -> R {
+    let result = call();
+    if device::is_capturing(stream.handle) {
+        return result;
+    }
+    let tail = match stream.tail.load(Ordering::Acquire) {
+        0 => stream.job.device.event(false).unwrap_or(0),
+        tail => tail,
+    };
+    // SAFETY: our own event, on the stream of the launch; this is its thread.
+    if tail != 0 && unsafe { driver::cuEventRecord(tail as Handle, stream.handle as Handle) } == driver::SUCCESS {
+        stream.tail.store(tail, Ordering::Release);
+    }
+    result
+}
+
 /// Whether the GPU has nothing to do on a stream. Never asked of a capturing stream: that would break the capture.
 fn is_idle(stream: &Stream) -> bool {
     let Some(_guard) = CaptureGuard::try_enter(stream) else { return false };
     if stream.destroyed.load(Ordering::Acquire) {
         return true;
+    }
+    if stream.handle == driver::STREAM_PER_THREAD {
+        let tail = stream.tail.load(Ordering::Acquire) as Handle;
+        // SAFETY: our own event.
+        let query = || unsafe { driver::cuEventQuery(tail) == driver::SUCCESS };
+        return tail.is_null() || stream.job.device.with_context(query).unwrap_or(false);
     }
     // SAFETY: a stream with a role that is not destroyed while the guard is held.
     let query = || unsafe { driver::cuStreamQuery(stream.handle as Handle) == driver::SUCCESS };
