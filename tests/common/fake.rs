@@ -87,9 +87,13 @@ pub(crate) use call;
 impl Fake {
     /// Opens the double; cuInit is the caller's.
     pub fn open() -> Self {
-        let path = super::fakecuda_path();
+        Self::open_at(&super::fakecuda_path())
+    }
+
+    /// Opens the double of that path.
+    pub fn open_at(path: &std::path::Path) -> Self {
         // SAFETY: the double's initialisers do nothing.
-        let lib = unsafe { libloading::Library::new(&path) }.expect("the double can be opened");
+        let lib = unsafe { libloading::Library::new(path) }.expect("the double can be opened");
         let fake = Fake { lib };
         // SAFETY: signature from fakecuda.h.
         let size = unsafe { fake.symbol::<unsafe extern "C" fn() -> usize>("fakecuda_call_size")() };

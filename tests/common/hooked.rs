@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Set in the process that runs a test's body.
 const BODY: &str = "MOSAIC_TEST_BODY";
+/// The double that it is on.
+const DOUBLE: &str = "MOSAIC_TEST_DOUBLE";
 /// What that process says last.
 const DONE: &str = "the body has run to its end";
 /// A thread that hangs is a fault that these tests look for: it ends here.
@@ -49,6 +51,7 @@ pub fn again(name: &str, double: &Path, ledgers: &Path) -> Command {
         }
     }
     command.env("LD_LIBRARY_PATH", double).env("MOSAIC_LEDGER_DIR", ledgers).env(BODY, name);
+    command.env(DOUBLE, double.join("libcuda.so.1"));
     command.env("RUST_BACKTRACE", "1").stdin(Stdio::null());
     // Without calibration best effort is not held between requests; who tests calibration turns it on.
     command.env("FAKECUDA_CLOCK", "manual").env("MOSAIC_CALIBRATION_REQUESTS", "0");
@@ -72,7 +75,8 @@ pub fn alone_as<F: FnOnce()>(name: &str, double: &Path, env: &[(&str, &str)], bo
     if std::env::var_os(BODY).is_some() {
         body();
         println!("{DONE}");
-        return;
+        // Once: a test may run its body several times, each time in a process of its own.
+        std::process::exit(0);
     }
     let dir = TempDir::new(name);
     let mut command = again(name, double, &dir.0.join("ledgers"));
@@ -121,7 +125,7 @@ pub fn hooked() -> &'static Fake {
 pub fn fake() -> &'static Fake {
     static FAKE: OnceLock<Fake> = OnceLock::new();
     let fake = FAKE.get_or_init(|| {
-        let fake = Fake::open();
+        let fake = Fake::open_at(Path::new(&std::env::var_os(DOUBLE).expect("set for this process")));
         assert_eq!(call!(fake, cuInit(0 => c_uint)), 0);
         fake
     });
