@@ -38,7 +38,8 @@ pub fn enter(job: i64, request: i64, device: i32, caller_stream: usize) -> Resul
 
 /// Ends the section. `ok`: the code in it did not raise.
 pub fn leave(ctx: u64, ok: bool) -> Result<(), ApiError> {
-    if ctx == 0 {
+    // In a forked child it was the parent that entered.
+    if ctx == 0 || super::process::forked_after_use() {
         return Ok(());
     }
     let section = {

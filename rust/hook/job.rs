@@ -276,6 +276,9 @@ pub fn register(
 
 /// The job of a number.
 pub fn get(id: i64) -> Result<&'static Job, JobError> {
+    if super::process::forked_after_use() {
+        return Err(JobError::Forked);
+    }
     usize::try_from(id)
         .ok()
         .and_then(|i| JOBS.get(i))

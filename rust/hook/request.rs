@@ -174,6 +174,10 @@ pub fn open(job_id: i64, arrived_at_ns: u64) -> Result<i64, RequestError> {
 
 /// Closes a request: it ends once the GPU is done with what was launched in it.
 pub fn close(id: i64) -> Result<(), RequestError> {
+    if super::process::forked_after_use() {
+        // It is the parent's, and the table's lock may be held by a thread that does not exist here.
+        return Err(JobError::Forked.into());
+    }
     let request = with_requests(|r| r.remove(&id)).ok_or(RequestError::Unknown(id))?;
     let hp = hp_of(request.job)?;
     if request.failed {
