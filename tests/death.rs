@@ -34,9 +34,6 @@ fn peer_command() -> Command {
     for (name, value) in std::env::vars_os().filter(|(n, _)| n.to_string_lossy().starts_with("FAKECUDA_")) {
         command.env(name, value);
     }
-    for name in ["MOSAIC_MAX_WAIT_MS", "MOSAIC_STALL_MS"] {
-        command.envs(std::env::var_os(name).map(|value| (name, value)));
-    }
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     command
 }
@@ -174,12 +171,7 @@ fn peer_main() {
 fn together<F: FnOnce(&'static Fake)>(name: &str, body: F) {
     let dir = TempDir::new(&format!("engine-{name}"));
     let shared = dir.0.join("engine");
-    let env = [
-        ("FAKECUDA_SHM", shared.to_str().expect("a path in UTF-8")),
-        ("FAKECUDA_CLOCK", "real"),
-        ("MOSAIC_MAX_WAIT_MS", "3600000"),
-        ("MOSAIC_STALL_MS", "3600000"),
-    ];
+    let env = [("FAKECUDA_SHM", shared.to_str().expect("a path in UTF-8")), ("FAKECUDA_CLOCK", "real")];
     alone_as(name, common::fakecuda_dir(), &env, || body(hooked()));
 }
 

@@ -148,7 +148,7 @@ fn a_child_forked_before_any_use_has_a_role_of_its_own() {
 /// Fault: exit waits for a thread in the gate, or crashes in it.
 #[test]
 fn exit_with_a_thread_in_the_gate_is_an_exit() {
-    alone(&[("MOSAIC_MAX_WAIT_MS", "3600000")], || {
+    alone(&[], || {
         let fake = hooked();
         let (hp, be) = (job("hp", Role::Hp), job("be", Role::Be));
         let theirs = stream_of(fake, be);
@@ -162,7 +162,7 @@ fn exit_with_a_thread_in_the_gate_is_an_exit() {
 /// Fault: shutdown leaves threads in the gate, or closes it again for the next launch.
 #[test]
 fn shutdown_lets_threads_out_of_the_gate_for_good() {
-    alone(&[("MOSAIC_MAX_WAIT_MS", "3600000")], || {
+    alone(&[], || {
         let fake = hooked();
         let (hp, be) = (job("hp", Role::Hp), job("be", Role::Be));
         let theirs = stream_of(fake, be);

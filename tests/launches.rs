@@ -83,7 +83,7 @@ fn a_whole_best_effort_process_is_held_on_every_stream() {
 /// Fault: an unmodified HP program has no requests, so nothing holds BE while its kernels run.
 #[test]
 fn a_whole_high_priority_process_holds_best_effort_while_its_kernels_run() {
-    alone(&[("MOSAIC_STALL_MS", "2"), ("MOSAIC_MAX_WAIT_MS", "3600000")], || {
+    alone(&[("MOSAIC_STALL_MS", "2")], || {
         let fake = hooked();
         let name = c("serve.py");
         // SAFETY: nul-terminated.
@@ -110,7 +110,7 @@ fn a_whole_high_priority_process_holds_best_effort_while_its_kernels_run() {
 /// holds BE for ever, or no more.
 #[test]
 fn a_destroyed_stream_loses_its_role_and_ends_with_its_last_work() {
-    alone(&[("MOSAIC_STALL_MS", "3600000"), ("MOSAIC_MAX_WAIT_MS", "3600000")], || {
+    alone(&[], || {
         let fake = hooked();
         let (hp, be) = (job("hp", Role::Hp), job("be", Role::Be));
         let (hp_kernel, be_kernel) = (kernel(fake, "hp_1ms"), kernel(fake, "be_5us"));
@@ -275,7 +275,7 @@ fn a_capture_on_an_hp_stream_survives_the_keepers_looks() {
 #[test]
 fn a_global_capture_survives_a_held_thread_and_requests_of_a_third() {
     for refused in ["", "cuMemHostRegister_v2"] {
-        let env = [("FAIL", refused), ("MOSAIC_CALIBRATION_REQUESTS", "10"), ("MOSAIC_MAX_WAIT_MS", "3600000")];
+        let env = [("FAIL", refused), ("MOSAIC_CALIBRATION_REQUESTS", "10")];
         alone(&env, || {
             let fake = hooked();
             if std::env::var("FAIL").is_ok_and(|f| !f.is_empty()) {
@@ -473,7 +473,7 @@ fn copies_and_fills_are_gated_for_best_effort_and_counted_for_hp() {
 #[test]
 fn a_request_ends_by_an_event_where_the_gpu_cannot_write_the_ledger() {
     for refused in ["cuMemHostRegister_v2", "cuMemHostGetDevicePointer_v2", "cuStreamWriteValue32_v2"] {
-        alone(&[("REFUSED", refused), ("MOSAIC_STALL_MS", "3600000"), ("MOSAIC_MAX_WAIT_MS", "3600000")], || {
+        alone(&[("REFUSED", refused)], || {
             let refused = std::env::var("REFUSED").unwrap();
             let fake = hooked();
             let (hp, be) = (job("hp", Role::Hp), job("be", Role::Be));

@@ -53,8 +53,9 @@ pub fn again(name: &str, double: &Path, ledgers: &Path) -> Command {
     command.env("LD_LIBRARY_PATH", double).env("MOSAIC_LEDGER_DIR", ledgers).env(BODY, name);
     command.env(DOUBLE, double.join("libcuda.so.1"));
     command.env("RUST_BACKTRACE", "1").stdin(Stdio::null());
-    // Without calibration best effort is not held between requests; who tests calibration turns it on.
+    // Nothing happens by itself: who tests calibration, stalls or the bound of a wait turns it on.
     command.env("FAKECUDA_CLOCK", "manual").env("MOSAIC_CALIBRATION_REQUESTS", "0");
+    command.env("MOSAIC_STALL_MS", "3600000").env("MOSAIC_MAX_WAIT_MS", "3600000");
     command
 }
 
