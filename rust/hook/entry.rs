@@ -79,8 +79,17 @@ fn launch(stream: Handle, per_thread: bool, work: impl FnOnce() -> Work, call: i
     match stream.job.role {
         Role::Observed => call(),
         Role::Hp if record::is_recording(stream.job.id) => recorded(stream, work, call),
-        Role::Hp if stream.handle == driver::STREAM_PER_THREAD => watch::with_tail(stream, call),
-        Role::Hp => call(),
+        Role::Hp => {
+            let result = match stream.handle {
+                driver::STREAM_PER_THREAD => watch::with_tail(stream, call),
+                _ => call(),
+            };
+            // The keeper may have ended the work outside requests while this thread stood before the driver's door.
+            if let (0, Some(hp)) = (stream.lane.load(Ordering::Relaxed), &stream.job.hp) {
+                watch::begin_activity(stream, hp);
+            }
+            result
+        }
         Role::Be if INSIDE.get() => call(),
         Role::Be => {
             INSIDE.set(true);

@@ -87,6 +87,7 @@ impl From<JobError> for RequestError {
 }
 
 /// An open request.
+#[derive(Clone)]
 struct Request {
     job: &'static Job,
     /// `None`: there was no free lane, the overflow lane stands for it.
@@ -95,6 +96,8 @@ struct Request {
     begin_event: Option<usize>,
     streams: SmallVec<[&'static Stream; 2]>,
     failed: bool,
+    /// Its end is being marked.
+    closing: bool,
 }
 
 static REQUESTS: Mutex<Option<HashMap<i64, Request>>> = Mutex::new(None);
@@ -166,7 +169,7 @@ pub fn open(job_id: i64, arrived_at_ns: u64) -> Result<i64, RequestError> {
         }
     }
     let id = NEXT_REQUEST.fetch_add(1, Ordering::Relaxed);
-    let request = Request { job, lane, begin_event: None, streams: SmallVec::new(), failed: false };
+    let request = Request { job, lane, begin_event: None, streams: SmallVec::new(), failed: false, closing: false };
     with_requests(|r| r.insert(id, request));
     watch::wake();
     Ok(id)
@@ -178,7 +181,18 @@ pub fn close(id: i64) -> Result<(), RequestError> {
         // It is the parent's, and the table's lock may be held by a thread that does not exist here.
         return Err(JobError::Forked.into());
     }
-    let request = with_requests(|r| r.remove(&id)).ok_or(RequestError::Unknown(id))?;
+    // It stays in the table until the keeper has it: in between it would look like one with nothing on the GPU.
+    let request = with_requests(|requests| {
+        let request = requests.get_mut(&id).filter(|r| !r.closing).ok_or(RequestError::Unknown(id))?;
+        request.closing = true;
+        Ok::<_, RequestError>(request.clone())
+    })?;
+    let closed = close_once(request);
+    with_requests(|requests| requests.remove(&id));
+    closed
+}
+
+fn close_once(request: Request) -> Result<(), RequestError> {
     let hp = hp_of(request.job)?;
     if request.failed {
         hp.failed_requests.fetch_add(1, Ordering::Relaxed);
@@ -318,7 +332,7 @@ fn join_in(job: &'static Job, request: Option<i64>, caller: usize) -> Result<&'s
     }
     if let Some(id) = request {
         with_requests(|requests| {
-            let request = requests.get_mut(&id).ok_or(RequestError::Unknown(id))?;
+            let request = requests.get_mut(&id).filter(|r| !r.closing).ok_or(RequestError::Unknown(id))?;
             if !std::ptr::eq(request.job, job) {
                 return Err(RequestError::Foreign { found: request.job.name.clone(), expected: job.name.clone() });
             }

@@ -87,9 +87,20 @@ pub fn collect(job: &'static Job) {
 /// Ends what the GPU has finished of those; returns how many of them are left. Their context is current.
 fn collect_where(which: impl Fn(&Closing) -> bool) -> usize {
     let mut all = CLOSING.lock();
-    // SAFETY: an event of our own pool.
-    let is_done =
-        |c: &mut Closing| which(c) && unsafe { driver::cuEventQuery(c.end_event as Handle) } != driver::NOT_READY;
+    let is_done = |c: &mut Closing| {
+        // SAFETY: an event of our own pool.
+        which(c)
+            && match unsafe { driver::cuEventQuery(c.end_event as Handle) } {
+                driver::NOT_READY => false,
+                // The GPU's own write comes after the event: until it is seen the request is at its end, not stalled.
+                driver::SUCCESS => c.close_lane || !is_open(c),
+                // A GPU that has failed writes nothing any more.
+                _ => {
+                    c.close_lane = true;
+                    true
+                }
+            }
+    };
     let done: Vec<Closing> = all.extract_if(.., is_done).collect();
     let left = all.iter().filter(|c| which(c)).count();
     drop(all);
@@ -97,6 +108,10 @@ fn collect_where(which: impl Fn(&Closing) -> bool) -> usize {
         finish(c);
     }
     left
+}
+
+fn is_open(c: &Closing) -> bool {
+    c.job.hp.as_ref().zip(c.lane).is_some_and(|(hp, lane)| hp.claim.lane_open(lane))
 }
 
 fn finish(c: Closing) {
