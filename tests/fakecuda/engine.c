@@ -461,7 +461,19 @@ static void catch_up(void) {
 }
 
 static void lock_only(void) {
-  if (pthread_mutex_lock(&W->lock) == EOWNERDEAD) {
+  int r;
+  do {
+    /* A waiter that is killed just when it was woken takes the wake-up of the others with it: nobody sleeps for long. */
+    r = pthread_mutex_trylock(&W->lock);
+    if (r != EBUSY) break;
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += 2000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    r = pthread_mutex_clocklock(&W->lock, CLOCK_MONOTONIC, &until);
+  } while (r == ETIMEDOUT);
+  if (r == EOWNERDEAD) {
     pthread_mutex_consistent(&W->lock);
     repair();
     W->reap_at = 0;
