@@ -250,10 +250,11 @@ impl Drop for RelaxedCapture {
     }
 }
 
-/// Whether work sent to `stream` now would go into a graph instead of to the GPU.
+/// Whether work sent to `stream` now would go into a graph instead of to the GPU. The legacy stream counts as capturing
+/// while a blocking stream of its context is: nothing may be asked of it, or that capture breaks.
 pub fn is_capturing(stream: usize) -> bool {
     let mut status = 0;
     // SAFETY: writes one number; a bad stream is answered with an error.
     let r = unsafe { driver::cuStreamIsCapturing(stream as Handle, &mut status) };
-    r == driver::SUCCESS && status != 0
+    r == driver::CAPTURE_IMPLICIT || (r == driver::SUCCESS && status != 0)
 }

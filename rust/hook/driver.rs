@@ -20,6 +20,9 @@ pub const NOT_FOUND: CuResult = 500;
 /// CUDA_ERROR_NOT_READY.
 pub const NOT_READY: CuResult = 600;
 
+/// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT.
+pub const CAPTURE_IMPLICIT: CuResult = 906;
+
 /// Legacy default stream, by its explicit handle.
 pub const STREAM_LEGACY: usize = 1;
 /// Per-thread default stream, by its explicit handle.

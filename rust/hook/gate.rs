@@ -6,11 +6,11 @@
 //! ```
 //! A wait is on the CPU, with Python's lock released, never while capturing, and bounded.
 
-use super::device::{self, RelaxedCapture};
+use super::device::{self, Device};
 use super::driver::{self, CuResult, Handle};
 use super::job::{Job, Stream};
-use super::tracker::Ticket;
-use super::{gil, settings, stats};
+use super::tracker::{BestEffort, Ticket, Tracker};
+use super::{gil, settings, stats, watch};
 use crate::clock::now_ns;
 use crate::sched::{Admit, Candidate, Decision, IdleOnly, Limits, Policy, Uncontrolled};
 use parking_lot::RwLock;
@@ -133,7 +133,12 @@ impl Passage {
             |e: &usize| unsafe { driver::cuEventRecord(*e as Handle, self.stream.handle as Handle) == driver::SUCCESS };
         let Some(be) = device.best_effort_if_claimed() else { return };
         match event.filter(follows) {
-            Some(event) => be.tracker.lock().launched(ticket, event),
+            Some(event) => {
+                be.tracker.lock().launched(ticket, event);
+                if !be.watched.swap(true, Ordering::AcqRel) {
+                    watch::wake();
+                }
+            }
             // What can't be followed must not be waited for.
             None => be.tracker.lock().cancel(device, ticket),
         }
@@ -166,6 +171,37 @@ fn admit(stream: &Stream, key: u64) -> (Option<Ticket>, Option<gil::Released>) {
     }
 }
 
+fn publish(be: &BestEffort, tracker: &Tracker) {
+    let (in_flight, drained_at_ns, unknown) = tracker.state();
+    be.claim.set_in_flight(in_flight, drained_at_ns, unknown);
+}
+
+fn poll_and_publish(device: &Device, be: &BestEffort, tracker: &mut Tracker, now_ns: u64) {
+    if tracker.state().0 > 0 {
+        // The launching thread may have another context, or none; and its query must not break a capture.
+        let _ = device.with_context(|| tracker.poll(device, now_ns));
+    }
+    publish(be, tracker);
+}
+
+/// Brings the books in the ledger up to date while this process launches nothing: other processes wait for what it has
+/// in flight. Returns whether something is.
+pub fn keep_books(device: &Device, now_ns: u64) -> bool {
+    let Some(be) = device.best_effort_if_claimed() else { return false };
+    // Whoever holds it is at it.
+    let Some(mut tracker) = be.tracker.try_lock() else { return true };
+    poll_and_publish(device, be, &mut tracker, now_ns);
+    let in_flight = tracker.state().0 > 0;
+    // One round more, so that launches with pauses between them do not wake the keeper each.
+    let watched = in_flight || !be.quiet.swap(true, Ordering::AcqRel);
+    if in_flight {
+        be.quiet.store(false, Ordering::Release);
+    }
+    // Under the tracker's lock: a launch that is booked later wakes the keeper again.
+    be.watched.store(watched, Ordering::Release);
+    watched
+}
+
 fn try_admit(stream: &Stream, key: u64, candidate: &mut Candidate) -> Result<(Ticket, Admit), u64> {
     let device = stream.job.device;
     let rules = RULES.read();
@@ -176,21 +212,13 @@ fn try_admit(stream: &Stream, key: u64, candidate: &mut Candidate) -> Result<(Ti
     let mut tracker = be.tracker.lock();
     let now = now_ns();
     candidate.waiting_since_ns = candidate.waiting_since_ns.min(now);
-    if tracker.state().0 > 0 {
-        let _relaxed = RelaxedCapture::enter();
-        tracker.poll(device, now);
-    }
-    let publish = |t: &super::tracker::Tracker| {
-        let (in_flight, drained_at_ns, unknown) = t.state();
-        be.claim.set_in_flight(in_flight, drained_at_ns, unknown);
-    };
-    publish(&tracker);
+    poll_and_publish(device, be, &mut tracker, now);
     candidate.duration_ns = tracker.duration_ns(key);
     let snapshot = device.ledger.snapshot(now, rules.stall_ns);
     match rules.policy.decide(&snapshot, candidate, now) {
         Decision::Admit(why) => {
             let ticket = tracker.reserve(device, stream.handle, key, now);
-            publish(&tracker);
+            publish(be, &tracker);
             Ok((ticket, why))
         }
         Decision::Wait { recheck_ns, .. } => Err(recheck_ns),

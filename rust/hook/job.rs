@@ -5,6 +5,7 @@ use super::device::{self, Device, DeviceError};
 use super::driver::{self, Handle};
 use super::handles::HandleMap;
 use super::histogram::Histogram;
+use super::{request, watch};
 use crate::ledger::{HpClaim, HpInfo, Keeper, LaneId, LedgerError};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -65,6 +66,18 @@ pub struct Hp {
     pub overflow: Mutex<(u32, Option<LaneId>)>,
 }
 
+impl Hp {
+    /// The lane that stands for a request: its own, or the one for those beyond the number of lanes.
+    pub fn lane_in_use(&self, lane: Option<LaneId>) -> Option<LaneId> {
+        lane.or_else(|| self.overflow.lock().1)
+    }
+
+    /// The same, as a stream keeps it.
+    pub fn lane_mark(&self, lane: Option<LaneId>) -> u32 {
+        self.lane_in_use(lane).map_or(0, |l| l.index() as u32 + 1)
+    }
+}
+
 /// Counters of a job, all monotonic.
 #[derive(Default)]
 pub struct Counts {
@@ -104,6 +117,8 @@ pub struct Stream {
     pub lane: AtomicU32,
     /// Taken while it may join a capture or is queried: a query must not hit a capturing stream.
     pub capture_guard: AtomicBool,
+    /// Its handle means nothing any more, or another stream.
+    pub destroyed: AtomicBool,
     /// What its work is ordered with.
     pub join: Mutex<Join>,
 }
@@ -374,6 +389,7 @@ fn insert(key: usize, handle: usize, job: &'static Job) -> Result<&'static Strea
         job,
         lane: AtomicU32::new(0),
         capture_guard: AtomicBool::new(false),
+        destroyed: AtomicBool::new(false),
         join: Mutex::new(Join::default()),
     }));
     if !STREAMS.set(key, std::ptr::from_ref(stream) as usize) {
@@ -411,7 +427,18 @@ pub fn stream_destroyed(handle: usize) {
     if !ANY_ROLE.load(Ordering::Relaxed) {
         return;
     }
-    STREAMS.remove(handle);
+    if handle > driver::STREAM_PER_THREAD
+        && let Some(found) = STREAMS.get(handle)
+    {
+        // SAFETY: as above.
+        let stream = unsafe { &*(found as *const Stream) };
+        STREAMS.remove(handle);
+        request::stream_destroyed(stream);
+        watch::stream_destroyed(stream);
+        // Whoever queries it is waited for; nobody will again.
+        let _guard = watch::CaptureGuard::enter(stream);
+        stream.destroyed.store(true, Ordering::Release);
+    }
     for job in all() {
         for stream in job.pool.lock().iter() {
             stream.join.lock().callers.retain(|c| *c != handle);

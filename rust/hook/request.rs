@@ -104,6 +104,23 @@ fn with_requests<R>(f: impl FnOnce(&mut HashMap<i64, Request>) -> R) -> R {
     f(REQUESTS.lock().get_or_insert_default())
 }
 
+/// The streams that the open requests of a lane have launched on.
+pub fn streams_on(job: &Job, hp: &Hp, lane: LaneId) -> SmallVec<[&'static Stream; 8]> {
+    with_requests(|requests| {
+        let mine = requests.values().filter(|r| std::ptr::eq(r.job, job) && hp.lane_in_use(r.lane) == Some(lane));
+        mine.flat_map(|r| r.streams.iter().copied()).collect()
+    })
+}
+
+/// A stream is about to be destroyed: no request marks its end there any more.
+pub fn stream_destroyed(stream: &Stream) {
+    with_requests(|requests| {
+        for request in requests.values_mut() {
+            request.streams.retain(|s| !std::ptr::eq(*s, stream));
+        }
+    });
+}
+
 /// A request whose GPU work may still be running.
 pub struct Closing {
     /// Its job.
@@ -146,6 +163,8 @@ pub fn open(job_id: i64, arrived_at_ns: u64) -> Result<i64, RequestError> {
         let mut overflow = hp.overflow.lock();
         overflow.0 += 1;
         if let Some(lane) = overflow.1 {
+            // A sign of life: the lane's own begin is that of the first of all.
+            hp.claim.note_launch(lane);
             hp.claim.lane_word(lane).store(1, Ordering::Release);
         }
     }
@@ -165,7 +184,7 @@ pub fn close(id: i64) -> Result<(), RequestError> {
     }
     let lane = request.lane;
     for stream in &request.streams {
-        let mine = lane.map_or(0, |l| l.index() as u32 + 1);
+        let mine = hp.lane_mark(lane);
         let _ = stream.lane.compare_exchange(mine, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
     let end = request.job.device.with_context(|| mark_end(hp, &request)).unwrap_or(None);
@@ -309,7 +328,7 @@ fn join_in(job: &'static Job, request: Option<i64>, caller: usize) -> Result<&'s
             if !request.streams.iter().any(|s| std::ptr::eq(*s, stream)) {
                 request.streams.push(stream);
             }
-            stream.lane.store(request.lane.map_or(0, |l| l.index() as u32 + 1), Ordering::Release);
+            stream.lane.store(hp_of(job)?.lane_mark(request.lane), Ordering::Release);
             if request.begin_event.is_none() {
                 request.begin_event = record_timed(job.device, stream);
             }
@@ -319,7 +338,8 @@ fn join_in(job: &'static Job, request: Option<i64>, caller: usize) -> Result<&'s
     Ok(stream)
 }
 
-fn record_timed(device: &Device, stream: &Stream) -> Option<usize> {
+/// A timed event of the pool, recorded on the stream; the device's context is current.
+pub fn record_timed(device: &Device, stream: &Stream) -> Option<usize> {
     let event = device.event(true)?;
     // SAFETY: our own event and stream.
     if unsafe { driver::cuEventRecord(event as Handle, stream.handle as Handle) } == driver::SUCCESS {
@@ -364,14 +384,14 @@ pub fn leave(section: Section, ok: bool) -> Result<(), RequestError> {
 /// Opens a request and gives `stream` the job's role: for engines that have streams of their own.
 pub fn begin_on(job_id: i64, arrived_at_ns: u64, stream: usize) -> Result<i64, RequestError> {
     let job = job::get(job_id)?;
-    hp_of(job)?;
+    let hp = hp_of(job)?;
     let stream = job::set_stream_role(stream, Some(job))?.ok_or(JobError::Unknown(job_id))?;
     let id = open(job_id, arrived_at_ns)?;
     let marked = job.device.with_context(|| {
         with_requests(|requests| {
             if let Some(request) = requests.get_mut(&id) {
                 request.streams.push(stream);
-                stream.lane.store(request.lane.map_or(0, |l| l.index() as u32 + 1), Ordering::Release);
+                stream.lane.store(hp.lane_mark(request.lane), Ordering::Release);
                 if !device::is_capturing(stream.handle) {
                     request.begin_event = record_timed(job.device, stream);
                 }

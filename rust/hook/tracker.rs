@@ -10,6 +10,7 @@ use crate::ledger::BeClaim;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::AtomicBool;
 
 /// What an unknown kernel is taken for until it is done; its length is flagged as unknown beside.
 const UNKNOWN_GUESS_NS: u64 = 50_000;
@@ -24,12 +25,21 @@ pub struct BestEffort {
     pub claim: BeClaim,
     /// Its work in flight.
     pub tracker: Mutex<Tracker>,
+    /// The keeper looks at it from time to time.
+    pub watched: AtomicBool,
+    /// It had nothing in flight when the keeper looked last.
+    pub quiet: AtomicBool,
 }
 
 impl BestEffort {
     /// With nothing in flight.
     pub fn new(claim: BeClaim) -> Self {
-        BestEffort { claim, tracker: Mutex::new(Tracker::default()) }
+        BestEffort {
+            claim,
+            tracker: Mutex::new(Tracker::default()),
+            watched: AtomicBool::new(false),
+            quiet: AtomicBool::new(false),
+        }
     }
 }
 
@@ -132,7 +142,8 @@ impl Tracker {
         self.learnt.get(&key).map(|l| l.duration_ns)
     }
 
-    /// Takes what the GPU has finished out of the books. The caller's thread must be in relaxed capture mode.
+    /// Takes what the GPU has finished out of the books. The caller's thread must be in relaxed capture mode, with the
+    /// device's context current.
     pub fn poll(&mut self, device: &Device, now_ns: u64) {
         let before = self.in_flight;
         for (_, queue) in &mut self.queues {
@@ -165,10 +176,16 @@ impl Tracker {
         }
         if self.in_flight == 0 {
             self.drained_at_ns = now_ns;
-        } else if self.in_flight < before {
+            return;
+        }
+        let all =
+            |skip| self.queues.iter().flat_map(move |(_, q)| q.iter().skip(skip)).map(|f| f.predicted_ns).sum::<u64>();
+        if self.in_flight < before {
             // The next one began at about the time the last one ended.
-            let left: u64 = self.queues.iter().flat_map(|(_, q)| q).map(|f| f.predicted_ns).sum();
-            self.drained_at_ns = now_ns + left;
+            self.drained_at_ns = now_ns + all(0);
+        } else {
+            // However late the GPU is: what stands behind the first of a stream has not begun.
+            self.drained_at_ns = self.drained_at_ns.max(now_ns + all(1));
         }
     }
 

@@ -5,8 +5,8 @@ use super::calibration::Change;
 use super::device;
 use super::driver::{self, Handle};
 use super::job::{self, Hp, Job, Stream};
-use super::request::{Closing, end_lane};
-use super::settings;
+use super::request::{self, Closing, end_lane};
+use super::{gate, settings};
 use crate::clock::now_ns;
 use crate::ledger::{Keeper, LaneId};
 use parking_lot::Mutex;
@@ -47,6 +47,7 @@ pub fn begin_activity(stream: &'static Stream, hp: &'static Hp) {
         return;
     }
     let Some(lane) = hp.claim.open_lane(now_ns()) else { return };
+    hp.claim.note_launch(lane);
     stream.lane.store(lane.index() as u32 + 1, Ordering::Release);
     activities.push((stream, lane));
     drop(activities);
@@ -56,10 +57,14 @@ pub fn begin_activity(stream: &'static Stream, hp: &'static Hp) {
 /// One round. Returns when the next is due; `None`: when woken.
 fn tick() -> Option<Duration> {
     let _relaxed = device::RelaxedCapture::enter();
+    // The keeper's thread has no context of its own, and the driver may refuse to answer without one.
     let now = now_ns();
-    let closing = collect_where(|_| true);
+    let mut watching = false;
+    for device in device::all() {
+        watching |= gate::keep_books(device, now);
+        watching |= device.with_context(|| collect_where(|c| std::ptr::eq(c.job.device, device)) > 0).unwrap_or(false);
+    }
     let activities = end_activities(now);
-    let mut watching = closing > 0;
     let settings = settings();
     for job in job::all() {
         let Some(hp) = &job.hp else { continue };
@@ -83,16 +88,17 @@ fn tick() -> Option<Duration> {
 /// Ends what the GPU has finished of one job, to free its lanes.
 pub fn collect(job: &'static Job) {
     let _relaxed = device::RelaxedCapture::enter();
-    collect_where(|c| std::ptr::eq(c.job, job));
+    let _ = job.device.with_context(|| collect_where(|c| std::ptr::eq(c.job, job)));
 }
 
+/// Ends what the GPU has finished of those; returns how many of them are left. Their context is current.
 fn collect_where(which: impl Fn(&Closing) -> bool) -> usize {
     let mut all = CLOSING.lock();
     // SAFETY: an event of our own pool.
     let is_done =
         |c: &mut Closing| which(c) && unsafe { driver::cuEventQuery(c.end_event as Handle) } != driver::NOT_READY;
     let done: Vec<Closing> = all.extract_if(.., is_done).collect();
-    let left = all.len();
+    let left = all.iter().filter(|c| which(c)).count();
     drop(all);
     for c in done {
         finish(c);
@@ -128,6 +134,26 @@ fn apply(hp: &Hp, change: Option<Change>) {
             hp.claim.set_t_iso(t.p50_ns, t.p99_ns);
         }
         hp.claim.set_calibrating(false);
+    }
+}
+
+/// A stream is about to be destroyed: what it runs outside requests ends with what is on it now.
+pub fn stream_destroyed(stream: &'static Stream) {
+    let ended: Vec<LaneId> = {
+        let mut activities = ACTIVITIES.lock();
+        activities.extract_if(.., |(s, _)| std::ptr::eq(*s, stream)).map(|(_, lane)| lane).collect()
+    };
+    let (Some(hp), device) = (&stream.job.hp, stream.job.device) else { return };
+    stream.lane.store(0, Ordering::Release);
+    for lane in ended {
+        let end_event = device.with_context(|| request::record_timed(device, stream)).unwrap_or(None);
+        match end_event {
+            Some(end_event) => {
+                let (lane, begin_event) = (Some(lane), None);
+                add(Closing { job: stream.job, lane, begin_event, end_event, close_lane: true, failed: false });
+            }
+            None => end_lane(hp, Some(lane)),
+        }
     }
 }
 
@@ -167,26 +193,32 @@ fn watch_silence(job: &'static Job, hp: &'static Hp, now: u64) -> bool {
     for lane in hp.claim.open_lanes() {
         // A request that waits for its turn is not stalled while its job serves another one.
         hp.claim.touch(lane, moved_ns);
-        if now.saturating_sub(hp.claim.last_launch_ns(lane)) < SILENT_NS {
-            hp.claim.set_gpu_idle(lane, false);
-            continue;
-        }
-        let mine = lane.index() as u32 + 1;
-        let streams = job.streams();
-        let idle = streams.iter().filter(|s| s.lane.load(Ordering::Acquire) == mine).all(|s| is_idle(s));
-        hp.claim.set_gpu_idle(lane, idle);
+        let silent = now.saturating_sub(hp.claim.last_launch_ns(lane)) >= SILENT_NS;
+        hp.claim.set_gpu_idle(lane, silent && is_lane_idle(job, hp, lane));
     }
     moved_ns > 0
+}
+
+/// Whether the GPU has finished everything that was launched for the requests of a lane.
+fn is_lane_idle(job: &'static Job, hp: &'static Hp, lane: LaneId) -> bool {
+    // One that its code has left is still on the GPU, or it would not be here.
+    if CLOSING.lock().iter().any(|c| std::ptr::eq(c.job, job) && hp.lane_in_use(c.lane) == Some(lane)) {
+        return false;
+    }
+    let mut streams = request::streams_on(job, hp, lane);
+    streams.extend(ACTIVITIES.lock().iter().filter(|(s, l)| *l == lane && std::ptr::eq(s.job, job)).map(|(s, _)| *s));
+    streams.into_iter().all(is_idle)
 }
 
 /// Whether the GPU has nothing to do on a stream. Never asked of a capturing stream: that would break the capture.
 fn is_idle(stream: &Stream) -> bool {
     let Some(_guard) = CaptureGuard::try_enter(stream) else { return false };
-    if device::is_capturing(stream.handle) {
-        return false;
+    if stream.destroyed.load(Ordering::Acquire) {
+        return true;
     }
-    // SAFETY: a stream with a role; its destruction takes the role away first.
-    unsafe { driver::cuStreamQuery(stream.handle as Handle) == driver::SUCCESS }
+    // SAFETY: a stream with a role that is not destroyed while the guard is held.
+    let query = || unsafe { driver::cuStreamQuery(stream.handle as Handle) == driver::SUCCESS };
+    stream.job.device.with_context(|| !device::is_capturing(stream.handle) && query()).unwrap_or(false)
 }
 
 /// Held while a stream may join a capture, and while it is queried.

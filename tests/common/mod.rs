@@ -4,6 +4,8 @@
 #![allow(dead_code)]
 
 pub mod fake;
+#[cfg(feature = "cuda")]
+pub mod hooked;
 
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
