@@ -52,7 +52,7 @@ class Recording:
             "driver": self._runtime.lib.doctor().get("driver") or "unknown",
             "cuda": torch.version.cuda or "none",
             "torch": torch.__version__,
-            "command": shlex.join([os.path.basename(sys.executable), *sys.argv]),
+            "command": shlex.join(["python", *sys.orig_argv[1:]]),
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
         }
 

@@ -108,7 +108,9 @@ pub(super) fn note(stream: &'static Stream, work: Work) {
         Work::Kernel { .. } => job.counts.kernels.fetch_add(1, Ordering::Relaxed),
         Work::Copy { .. } => job.counts.copies.fetch_add(1, Ordering::Relaxed),
         Work::Graph { exec } => {
-            job.counts.kernels.fetch_add(graphs::kernels(exec), Ordering::Relaxed);
+            let kernels = graphs::kernels(exec);
+            job.counts.kernels.fetch_add(kernels, Ordering::Relaxed);
+            job.counts.graph_kernels.fetch_add(kernels, Ordering::Relaxed);
             job.counts.graphs.fetch_add(1, Ordering::Relaxed)
         }
     };

@@ -5,7 +5,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 struct Python {
     is_initialized: extern "C" fn() -> c_int,
@@ -48,10 +48,22 @@ fn python() -> Option<&'static Python> {
 
 /// Threads that wait with the lock released: the exit waits until there are none.
 static RELEASED: AtomicUsize = AtomicUsize::new(0);
+/// The interpreter is about to end.
+static ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Threads that are inside the gate with the interpreter lock released.
 pub fn released_threads() -> usize {
-    RELEASED.load(Ordering::Acquire)
+    RELEASED.load(Ordering::SeqCst)
+}
+
+/// From now on nobody releases the lock: who did not before this keeps it, and [`released_threads`] has all others.
+pub fn release_no_more() {
+    ENDING.store(true, Ordering::SeqCst);
+}
+
+/// In a forked child: the parent's threads are not here.
+pub fn forget_threads() {
+    RELEASED.store(0, Ordering::SeqCst);
 }
 
 /// The interpreter lock, given up until this is dropped.
@@ -66,14 +78,19 @@ struct Counted;
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        RELEASED.fetch_sub(1, Ordering::AcqRel);
+        // None below zero: in a forked child this thread may be the one that is left.
+        let _ = RELEASED.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
     }
 }
 
 /// Releases the lock if this thread holds it.
 pub fn release() -> Option<Released> {
-    RELEASED.fetch_add(1, Ordering::AcqRel);
+    RELEASED.fetch_add(1, Ordering::SeqCst);
     let _counted = Counted;
+    // Counted first, so that the exit either sees this thread or has told it.
+    if ENDING.load(Ordering::SeqCst) {
+        return None;
+    }
     Some(Released { _lent: release_uncounted()?, _counted })
 }
 

@@ -85,6 +85,8 @@ pub struct Counts {
     pub kernels: AtomicU64,
     /// Launches of graphs.
     pub graphs: AtomicU64,
+    /// Of the kernels, those inside graphs.
+    pub graph_kernels: AtomicU64,
     /// Asynchronous copies and fills.
     pub copies: AtomicU64,
     /// BE launches that had to wait.

@@ -22,6 +22,7 @@ extern "C" fn in_child() {
         FORKED_AFTER_USE.store(true, Ordering::Release);
         super::job::abandon_roles();
         gate::set_open(true);
+        gil::forget_threads();
     }
 }
 
@@ -50,6 +51,7 @@ fn stay_loaded() {
 /// during finalisation would be ended by Python, through our frames.
 pub fn shutdown() {
     gate::set_open(true);
+    gil::release_no_more();
     let until = now_ns() + DRAIN_NS;
     while gil::released_threads() > 0 && now_ns() < until {
         // They need Python's lock to come out.

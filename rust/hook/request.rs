@@ -159,7 +159,10 @@ pub fn open(job_id: i64, arrived_at_ns: u64) -> Result<i64, RequestError> {
         watch::collect(job);
         hp.claim.open_lane(begin_ns)
     });
-    if lane.is_none() {
+    if let Some(lane) = lane {
+        // It may have arrived long ago, and be opened only now.
+        hp.claim.touch(lane, now);
+    } else {
         let mut overflow = hp.overflow.lock();
         overflow.0 += 1;
         if let Some(lane) = overflow.1 {
@@ -328,7 +331,11 @@ fn join_in(job: &'static Job, request: Option<i64>, caller: usize) -> Result<&'s
                 stream.wait_for(&mut join, earlier)?;
             }
         }
-        stream.wait_for(&mut join, caller)?;
+        // Mostly the caller has nothing under way: then there is nothing to wait for.
+        // SAFETY: the caller's current stream, which is not capturing.
+        if unsafe { driver::cuStreamQuery(caller as Handle) } != driver::SUCCESS {
+            stream.wait_for(&mut join, caller)?;
+        }
     }
     if let Some(id) = request {
         with_requests(|requests| {

@@ -10,7 +10,7 @@ use super::{gate, settings};
 use crate::clock::now_ns;
 use crate::ledger::{Keeper, LaneId};
 use parking_lot::Mutex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// HP work outside requests ends once its stream has been idle, and silent, for this long.
@@ -18,6 +18,10 @@ const ACTIVITY_END_NS: u64 = 200_000;
 /// A request that launched something within this time is not looked at.
 const SILENT_NS: u64 = 1_000_000;
 
+/// How long rounds go on after there was something to watch.
+const LINGER_NS: u64 = 100_000_000;
+
+static LAST_WATCHED_NS: AtomicU64 = AtomicU64::new(0);
 static CLOSING: Mutex<Vec<Closing>> = Mutex::new(Vec::new());
 static ACTIVITIES: Mutex<Vec<(&'static Stream, LaneId)>> = Mutex::new(Vec::new());
 
@@ -71,10 +75,13 @@ fn tick() -> Option<Duration> {
         }
         watching |= watch_silence(job, hp, now);
     }
-    match (activities, watching) {
-        (true, _) => Some(Duration::from_nanos(ACTIVITY_END_NS)),
-        (false, true) => Some(Duration::from_nanos(SILENT_NS)),
-        _ => None,
+    let watched_ns = if watching || activities { now } else { LAST_WATCHED_NS.load(Ordering::Relaxed) };
+    LAST_WATCHED_NS.store(watched_ns, Ordering::Relaxed);
+    match activities {
+        true => Some(Duration::from_nanos(ACTIVITY_END_NS)),
+        // Goes on for a while: under load the next request finds this thread awake, and need not wake it.
+        false if now.saturating_sub(watched_ns) < LINGER_NS => Some(Duration::from_nanos(SILENT_NS)),
+        false => None,
     }
 }
 
@@ -193,14 +200,18 @@ fn end_activities(now: u64) -> bool {
 
 /// Publishes which open requests have an idle GPU side: one that is silent as well may wait for a held BE.
 fn watch_silence(job: &'static Job, hp: &'static Hp, now: u64) -> bool {
-    let mut any = false;
+    let mut moved_ns = 0;
     for lane in hp.claim.open_lanes() {
-        any = true;
         hp.claim.stamp_launches(lane, now);
+        moved_ns = moved_ns.max(hp.claim.last_launch_ns(lane));
+    }
+    for lane in hp.claim.open_lanes() {
+        // A request that waits for its turn is not stalled while its job serves another one.
+        hp.claim.touch(lane, moved_ns);
         let silent = now.saturating_sub(hp.claim.last_launch_ns(lane)) >= SILENT_NS;
         hp.claim.set_gpu_idle(lane, silent && is_lane_idle(job, hp, lane));
     }
-    any
+    moved_ns > 0
 }
 
 /// Whether the GPU has finished everything that was launched for the requests of a lane.

@@ -216,6 +216,13 @@ impl HpClaim {
         }
     }
 
+    /// The job moved at `now_ns`, if not by a launch of this request: it is not silent.
+    pub fn touch(&self, lane: LaneId, now_ns: u64) {
+        if let Some((_, record)) = self.shared() {
+            record.progress[lane.index()].last_launch_ns.fetch_max(now_ns, Relaxed);
+        }
+    }
+
     /// Says whether the GPU has finished everything that the request has launched so far. True for a new lane.
     #[inline]
     pub fn set_gpu_idle(&self, lane: LaneId, idle: bool) {

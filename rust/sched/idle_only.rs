@@ -16,7 +16,8 @@ impl Policy for IdleOnly {
 
     fn decide(&self, s: &Snapshot, c: &Candidate, now_ns: u64) -> Decision {
         let bound_ns = c.waiting_since_ns.saturating_add(self.limits.max_wait_ns);
-        let wait = |why, recheck_ns: u64| Decision::Wait { why, recheck_ns: recheck_ns.clamp(now_ns, bound_ns) };
+        // Never later than the bound, unless that has passed.
+        let wait = |why, recheck_ns: u64| Decision::Wait { why, recheck_ns: recheck_ns.min(bound_ns).max(now_ns) };
 
         // Exceptions to "HP first" go one kernel at a time: none while another is in flight.
         if s.hp_calibrating || s.hp_active > 0 {
@@ -132,6 +133,39 @@ mod tests {
             panic!("admitted beside an active HP request")
         };
         assert_eq!(recheck_ns, 1000 * MS);
+    }
+
+    #[test]
+    fn any_state_gets_an_answer_and_a_recheck_that_is_not_in_the_past() {
+        let mut x = 7u64;
+        let mut next = |n: u64| {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (x >> 33) % n
+        };
+        let times = [0, 1, 5 * US, 160 * US, 8 * MS, 999 * MS, 1000 * MS, 5000 * MS, u64::MAX];
+        for _ in 0..100_000 {
+            let mut time = |some: bool| some.then(|| times[next(times.len() as u64) as usize]);
+            let (end, t_iso, left, duration, since, now) =
+                (time(true), time(true), time(true), time(true), time(true), time(true));
+            let snapshot = Snapshot {
+                hp_active: next(3) as u32,
+                hp_calibrating: next(4) == 0,
+                hp_stalled: next(2) == 0,
+                hp_expected_end_ns: end.filter(|_| next(2) == 0),
+                min_t_iso_ns: t_iso.filter(|_| next(3) > 0),
+                be_in_flight: next(3) as u32,
+                be_in_flight_ns: left.unwrap_or(0),
+                be_in_flight_unknown: next(4) == 0,
+            };
+            let candidate =
+                Candidate { duration_ns: duration.filter(|_| next(3) > 0), waiting_since_ns: since.unwrap_or(0) };
+            let now_ns = now.unwrap_or(0);
+            if let Decision::Wait { recheck_ns, .. } = policy().decide(&snapshot, &candidate, now_ns) {
+                assert!(recheck_ns >= now_ns, "{snapshot:?} {candidate:?} {now_ns}");
+            } else if snapshot.hp_active > 0 {
+                assert_eq!(snapshot.be_in_flight, 0, "exceptions go one at a time");
+            }
+        }
     }
 
     #[test]

@@ -87,7 +87,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { in_flight_fraction: 0.02, max_wait_ns: 1_000_000_000, launch_lead_ns: 8_000 }
+        Limits { in_flight_fraction: 0.01, max_wait_ns: 1_000_000_000, launch_lead_ns: 8_000 }
     }
 }
 
