@@ -1,4 +1,7 @@
-//! The thread that holds this process's claims, and runs the hook's periodic work.
+//! The thread that holds this process's claims, and the one that runs the hook's periodic work.
+//!
+//! They are two: the first has a robust list of ours in place of glibc's, so a robust mutex that it took in somebody
+//! else's code, the driver's say, would stay locked when the process is killed.
 
 use super::error::LedgerError;
 use super::robust::RobustList;
@@ -18,7 +21,8 @@ use std::time::Duration;
 ///
 /// It uses std's locks, not parking_lot's: a child of a fork must find no table locked that it shares with nobody.
 pub struct Keeper {
-    state: AtomicU32,
+    claims: Rest,
+    ticks: Rest,
     jobs: Mutex<Vec<Job>>,
     /// 0 or 1 function: `fn() -> Option<Duration>`.
     tick: Mutex<Option<Tick>>,
@@ -28,7 +32,33 @@ pub struct Keeper {
 type Tick = fn() -> Option<Duration>;
 type Job = Box<dyn FnOnce(&mut RobustList) + Send>;
 
-/// States of the keeper's thread.
+/// Where one of the threads sleeps.
+#[derive(Default)]
+struct Rest(AtomicU32);
+
+impl Rest {
+    /// To be called before a round: a wake from now on is for the next one.
+    fn begin_round(&self) {
+        self.0.swap(RUNNING, AcqRel);
+    }
+
+    /// Sleeps, at most for so long, unless woken since the round began.
+    fn sleep(&self, limit: Option<Duration>) {
+        if limit != Some(Duration::ZERO) && self.0.compare_exchange(RUNNING, SLEEPING, AcqRel, Acquire).is_ok() {
+            sys::futex_wait(&self.0, SLEEPING, limit);
+        }
+    }
+
+    #[inline]
+    fn wake(&self) {
+        // Always a swap, never a look first: what was written before must be visible to the round.
+        if self.0.swap(NOTIFIED, AcqRel) == SLEEPING {
+            sys::futex_wake(&self.0);
+        }
+    }
+}
+
+/// States of a thread.
 const RUNNING: u32 = 0;
 const NOTIFIED: u32 = 1;
 const SLEEPING: u32 = 2;
@@ -41,7 +71,7 @@ static EPOCH: AtomicU32 = AtomicU32::new(0);
 static AT_FORK: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// On a keeper's thread: whose.
+    /// On the thread of a keeper's claims: whose.
     static SERVES: Cell<*const Keeper> = const { Cell::new(ptr::null()) };
     static LIST: RefCell<Option<RobustList>> = const { RefCell::new(None) };
 }
@@ -76,7 +106,8 @@ impl Keeper {
             AT_FORK.store(true, Release);
         }
         let keeper: &'static Keeper = Box::leak(Box::new(Keeper {
-            state: AtomicU32::new(RUNNING),
+            claims: Rest::default(),
+            ticks: Rest::default(),
             jobs: Mutex::default(),
             tick: Mutex::default(),
             quit: AtomicBool::new(false),
@@ -91,7 +122,7 @@ impl Keeper {
                 if ok {
                     LIST.set(list.ok());
                     SERVES.set(keeper);
-                    keeper.serve();
+                    keeper.serve_claims();
                 }
             })
         })
@@ -104,19 +135,30 @@ impl Keeper {
             }
             Err(e) => return Err(failed("start a thread")(io::Error::other(e))),
         }
+        let ticks = || std::thread::Builder::new().name("mosaic-watch".into()).spawn(|| keeper.serve_ticks());
+        if let Err(e) = sys::with_signals_blocked(ticks) {
+            keeper.end();
+            return Err(failed("start a thread")(e));
+        }
         match CURRENT.compare_exchange(ptr::null_mut(), ptr::from_ref(keeper).cast_mut(), AcqRel, Acquire) {
             Ok(_) => Ok(keeper),
             Err(other) => {
-                keeper.quit.store(true, Release);
-                keeper.wake();
+                keeper.end();
                 // SAFETY: not null, and leaked on purpose.
                 Ok(unsafe { &*other })
             }
         }
     }
 
-    /// Sets the function that the keeper's thread calls when woken and when the time is over that the last call
-    /// returned (`None`: only when woken). It may claim and release. A function that panics is not called again.
+    /// Ends its threads.
+    fn end(&self) {
+        self.quit.store(true, Release);
+        self.claims.wake();
+        self.ticks.wake();
+    }
+
+    /// Sets the function that the keeper calls, on a thread for this alone, when woken and when the time is over that the
+    /// last call returned (`None`: only when woken). It may claim and release. A function that panics is not called again.
     pub fn set_tick(&self, tick: fn() -> Option<Duration>) {
         *self.tick.lock().unwrap_or_else(PoisonError::into_inner) = Some(tick);
         self.wake();
@@ -125,10 +167,7 @@ impl Keeper {
     /// Makes the next tick start now. A few nanoseconds where the thread is awake, else one system call.
     #[inline]
     pub fn wake(&self) {
-        // Always a swap, never a look first: what was written before must be visible to the tick.
-        if self.state.swap(NOTIFIED, AcqRel) == SLEEPING {
-            sys::futex_wake(&self.state);
-        }
+        self.ticks.wake();
     }
 
     /// Runs `job` on the keeper's thread and waits for its result; directly if this is that thread.
@@ -152,23 +191,29 @@ impl Keeper {
             let _ = answer.send(job(list));
         });
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner).push(job);
-        self.wake();
+        self.claims.wake();
         result.recv().map_err(|e| gone(e.into()))
     }
 
-    fn serve(&self) {
-        sys::precise_sleeps();
-        loop {
-            self.state.swap(RUNNING, AcqRel);
+    fn serve_claims(&self) {
+        while !self.quit.load(Acquire) {
+            self.claims.begin_round();
             let jobs = std::mem::take(&mut *self.jobs.lock().unwrap_or_else(PoisonError::into_inner));
             LIST.with_borrow_mut(|list| {
                 if let Some(list) = list {
                     jobs.into_iter().for_each(|job| job(list));
                 }
             });
-            if self.quit.load(Acquire) {
-                return;
+            if !self.quit.load(Acquire) {
+                self.claims.sleep(None);
             }
+        }
+    }
+
+    fn serve_ticks(&self) {
+        sys::precise_sleeps();
+        while !self.quit.load(Acquire) {
+            self.ticks.begin_round();
             let tick = *self.tick.lock().unwrap_or_else(PoisonError::into_inner);
             let sleep = match tick.map(|tick| catch_unwind(AssertUnwindSafe(tick))) {
                 None => None,
@@ -179,9 +224,8 @@ impl Keeper {
                     None
                 }
             };
-            if sleep != Some(Duration::ZERO) && self.state.compare_exchange(RUNNING, SLEEPING, AcqRel, Acquire).is_ok()
-            {
-                sys::futex_wait(&self.state, SLEEPING, sleep);
+            if !self.quit.load(Acquire) {
+                self.ticks.sleep(sleep);
             }
         }
     }

@@ -58,6 +58,7 @@ pub fn again(name: &str, double: &Path, ledgers: &Path) -> Command {
     command.env("RUST_BACKTRACE", "1").stdin(Stdio::null());
     // Nothing happens by itself: who tests calibration, stalls or the bound of a wait turns it on.
     command.env("FAKECUDA_CLOCK", "manual").env("MOSAIC_CALIBRATION_REQUESTS", "0");
+    command.env("MOSAIC_IN_FLIGHT_FRACTION", "0.02");
     command.env("MOSAIC_STALL_MS", "3600000").env("MOSAIC_MAX_WAIT_MS", "3600000");
     command
 }
