@@ -463,7 +463,8 @@ static void catch_up(void) {
 static void lock_only(void) {
   int r;
   do {
-    /* A waiter that is killed just when it was woken takes the wake-up of the others with it: nobody sleeps for long. */
+    /* A waiter that is killed just when it was woken takes the wake-up of the others with it: nobody sleeps for long.
+     */
     r = pthread_mutex_trylock(&W->lock);
     if (r != EBUSY) break;
     struct timespec until;
