@@ -58,7 +58,8 @@ class Jobs:
         return found
 
     def launches(self, job):
-        return self.of(job)["launches"]
+        """Its kernels so far; each is counted before it comes to the gate."""
+        return self.of(job)["kernels"]
 
 
 def until(condition, what, seconds=20.0):
@@ -77,7 +78,6 @@ class Held(threading.Thread):
         self._context, self.answers = context, []
         before = jobs.launches(job)
         self.start()
-        # A launch is counted before it comes to the gate.
         until(lambda: jobs.launches(job) > before, "a best-effort launch")
         assert self.holds(), f"it was not held: {self.answers}"
 

@@ -26,7 +26,7 @@ pytestmark = [
 
 # BE is held: an HP request is open, and HP is not at rest long enough to be called stalled.
 HELD = """
-    CLOCK_NANOSLEEP = "230 "
+    PPOLL = "271 "
     import os, signal, sys, threading, time
     import mosaic_torch
     from mosaic_torch._lib import SharedLibrary
@@ -44,7 +44,7 @@ HELD = """
     def in_gate(thread_id):
         # The gate naps; nothing else in the threads that are asked about does.
         with open(f"/proc/self/task/{thread_id}/syscall") as file:
-            return file.read().startswith(CLOCK_NANOSLEEP)
+            return file.read().startswith(PPOLL)
 
     def until(condition):
         ends = time.monotonic() + 20

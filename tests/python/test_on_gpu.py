@@ -380,7 +380,7 @@ HELD = """
 
     def in_gate(thread_id):
         with open(f"/proc/self/task/{thread_id}/syscall") as file:
-            return file.read().startswith("230 ")  # clock_nanosleep: the gate naps
+            return file.read().startswith("271 ")  # ppoll: the gate naps
 
     def until(condition):
         ends = time.monotonic() + 30

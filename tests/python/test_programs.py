@@ -171,35 +171,37 @@ sys.exit(3)
 
 @LOCKED
 def test_interrupt_of_a_main_thread_in_the_gate(machine, locked):
-    """Fault: Ctrl-C does nothing until the gate opens."""
+    """Fault: Ctrl-C does nothing until the gate opens, or is lost when it does not come in the middle of a nap."""
     out = machine.python(
         f"""{BEGIN}
 begin()
-stream = jobs.stream(be)
-before = jobs.launches(be)
-done = threading.Event()
-def press():
-    until(lambda: jobs.launches(be) > before, "a launch of the main thread")
-    while not done.wait(0.05):  # as a user does: again, until something happens
-        os.kill(os.getpid(), signal.SIGINT)
-presser = threading.Thread(target=press)
-presser.start()
-try:
-    for _ in range(1000):
-        gpu.launch(stream, locked={locked})
-except KeyboardInterrupt:
-    done.set()
-    print("interrupted", jobs.of(be)["be"]["admitted_wait_bound"])
-done.set()
-presser.join()
 jobs.lib.request_close(request)
-double.check(double.cuda.cuCtxSynchronize())
-assert gpu.launch(stream) == 0
+stream, presses = jobs.stream(be), 0
+def press(before, done):
+    global presses
+    until(lambda: jobs.launches(be) > before, "a launch of the main thread")
+    while not done.wait(0.1):  # as a user does: again, until something happens
+        presses += 1
+        os.kill(os.getpid(), signal.SIGINT)
+for _ in range(10):
+    request, done = jobs.lib.request_open(hp, 0), threading.Event()
+    presser = threading.Thread(target=press, args=(jobs.launches(be), done))
+    try:
+        presser.start()
+        gpu.launch(stream, locked={locked})
+        done.wait(30)
+        raise AssertionError("not interrupted")
+    except KeyboardInterrupt:
+        done.set()
+    presser.join()
+    jobs.lib.request_close(request)
+    double.check(double.cuda.cuCtxSynchronize())
+print(presses, jobs.of(be)["be"]["admitted_wait_bound"])
 """
     )
-    word, launches = out.split()
-    assert word == "interrupted"
-    assert 1 <= int(launches) <= 20, "each Ctrl-C lets one launch go, and the first of them should be enough"
+    presses, launches = map(int, out.split())
+    assert launches == 10
+    assert presses <= 13, "one is enough, but for the rare one that comes between two naps"
 
 
 # Threads
