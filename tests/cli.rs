@@ -113,6 +113,12 @@ fn demo_says_that_it_is_a_replay_and_what_it_found() {
 }
 
 #[test]
+fn demo_needs_no_files() {
+    let out = succeeds(mosaic().args(["demo", "--requests", "200"]).output().unwrap());
+    assert!(out.contains("A replay: no GPU is used") && out.contains("H200"), "{out}");
+}
+
+#[test]
 fn demo_json_is_the_same_comparison() {
     let dir = Dir::new("demo-json");
     let out = succeeds(demo(&dir).arg("--json").output().unwrap());

@@ -3,15 +3,22 @@
 use std::{
     fmt::Write,
     io::IsTerminal,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, ExitCode},
 };
 
 use clap::Args;
-use mosaic::sim::{Comparison, Options, Row, Sharing, compare, trace::Trace};
+use mosaic::sim::{
+    Comparison, Options, Row, Sharing, compare,
+    trace::{Trace, TraceError},
+};
 use serde_json::json;
 
 use super::{host, python};
+
+/// Recorded by this project's own hook; their first lines say with what.
+const SHIPPED_HP: &str = include_str!("../../profiles/h200/traces/resnet50.jsonl");
+const SHIPPED_BE: &str = include_str!("../../profiles/h200/traces/bert-large.jsonl");
 
 /// The live run: the same pair measured on the GPU.
 const LIVE: [&str; 15] = [
@@ -35,12 +42,12 @@ const LIVE: [&str; 15] = [
 /// Replay two recorded jobs that share a GPU, without one: what the bound costs, and what its absence costs.
 #[derive(Debug, Args)]
 pub struct Demo {
-    /// The HP job's kernel trace.
+    /// The HP job's kernel trace [default: ResNet50's, recorded on an H200].
     #[arg(long, value_name = "FILE")]
-    hp: PathBuf,
-    /// The BE job's kernel trace.
+    hp: Option<PathBuf>,
+    /// The BE job's kernel trace [default: BERT-large's, recorded on an H200].
     #[arg(long, value_name = "FILE")]
-    be: PathBuf,
+    be: Option<PathBuf>,
     /// HP requests.
     #[arg(long, default_value_t = Options::default().requests)]
     requests: usize,
@@ -60,7 +67,7 @@ pub struct Demo {
     #[arg(long)]
     json: bool,
     /// Measure the pair on this machine's GPU instead of replaying it.
-    #[arg(long, conflicts_with_all = ["json", "slowdown", "load", "seed", "slo", "requests"])]
+    #[arg(long, conflicts_with_all = ["hp", "be", "json", "slowdown", "load", "seed", "slo", "requests"])]
     live: bool,
 }
 
@@ -69,7 +76,7 @@ impl Demo {
         if self.live {
             return live();
         }
-        let (hp, be) = match (Trace::read(&self.hp), Trace::read(&self.be)) {
+        let (hp, be) = match (read(self.hp.as_deref(), SHIPPED_HP), read(self.be.as_deref(), SHIPPED_BE)) {
             (Ok(hp), Ok(be)) => (hp, be),
             (Err(e), _) => return super::fail(1, format_args!("--hp: {e}")),
             (_, Err(e)) => return super::fail(1, format_args!("--be: {e}")),
@@ -104,6 +111,10 @@ impl Demo {
         }
         ExitCode::SUCCESS
     }
+}
+
+fn read(file: Option<&Path>, shipped: &str) -> Result<Trace, TraceError> {
+    file.map_or_else(|| Trace::parse(shipped.as_bytes()), Trace::read)
 }
 
 fn live_python() -> Option<std::ffi::OsString> {
@@ -176,4 +187,25 @@ fn table_row(r: &Row) -> String {
     let bound = if r.bound_holds { "held" } else { "broken" };
     let (p50, p99, ratio) = (r.hp_p50_ms, r.hp_p99_ms, r.hp_p99_ratio);
     format!("{:<13}{p50:>12.2}{p99:>12.2}{ratio:>8.2}{bound:>8}{:>8}{be}", r.variant, r.hp_late_requests)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shipped_traces_are_recordings_of_one_request_that_show_what_the_demo_claims() {
+        // Guards against a made-up or truncated trace, and against a demo whose output contradicts README.
+        let (hp, be) = (read(None, SHIPPED_HP).unwrap(), read(None, SHIPPED_BE).unwrap());
+        for (trace, text) in [(&hp, SHIPPED_HP), (&be, SHIPPED_BE)] {
+            assert!(trace.provenance.gpu.contains("H200"), "{:?}", trace.provenance);
+            assert_eq!((trace.requests.len(), trace.provenance.kernels), (1, Some(trace.requests[0].len() as u64)));
+            assert!(text.len() < 200_000, "{} bytes: the binary holds it", text.len());
+        }
+        let options = Options::default();
+        let c = compare(&hp, &be, &options).unwrap();
+        assert!(c.rows[1].hp_p99_ratio > options.slo_ratio && !c.rows[1].bound_holds, "{c:#?}");
+        assert!(c.rows[2].hp_p99_ratio < 1.05 && c.rows[2].be_fraction > 0.3, "{c:#?}");
+        assert_eq!(c.rows[2].be_beside_hp, 0, "{c:#?}");
+    }
 }
