@@ -1,5 +1,5 @@
-//! What the keeper does between sleeps, on a thread for this alone: ends requests whose end the GPU could not write, reads service times,
-//! and notices HP work that belongs to no request, or that has fallen silent.
+//! What the keeper does between sleeps, on a thread for this alone: ends requests whose end the GPU could not write,
+//! reads service times, and notices HP work that belongs to no request, or that has fallen silent.
 
 use super::calibration::Change;
 use super::device;

@@ -27,6 +27,10 @@ pub struct TempDir(pub PathBuf);
 
 impl TempDir {
     pub fn new(name: &str) -> Self {
+        if std::env::var_os(BODY).is_some() {
+            // The process that runs the body leaves by exit(): what it needs was made by the one that waits for it.
+            return TempDir(PathBuf::new());
+        }
         // In memory where that can be: what tests map there must not wait for a disk.
         let memory = PathBuf::from("/dev/shm");
         let parent = if memory.is_dir() { memory } else { std::env::temp_dir() };
@@ -39,7 +43,9 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        if !self.0.as_os_str().is_empty() {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
     }
 }
 
