@@ -14,20 +14,6 @@ const LAUNCHES: usize = 20_000;
 const PROBE_PTX: &std::ffi::CStr =
     c".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry probe()\n{\n ret;\n}\n";
 
-type Launch = unsafe extern "C" fn(
-    Handle,
-    u32,
-    u32,
-    u32,
-    u32,
-    u32,
-    u32,
-    u32,
-    Handle,
-    *mut Handle,
-    *mut Handle,
-) -> driver::CuResult;
-
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let Err(e) = mosaic::hook::install() {
         println!("skipped: {e}");
@@ -42,9 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     };
     let be = job::register("be", Role::Be, 0, 1.0, 0)?;
-    let lib = driver::load().map_err(ToString::to_string)?;
-    // SAFETY: the exported function of this name has this signature.
-    let hooked: Launch = *unsafe { lib.get::<Launch>("cuLaunchKernel")? };
+    let hooked = driver::exported_launch()?;
     let plain = mosaic::streams::create(hp.device, 0)?;
     hp.device.with_context(|| {
         let (mut module, mut f): (Handle, Handle) = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -67,7 +51,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Medians over rounds of nanoseconds per launch, original and hooked, and of their difference within a round.
-fn compare(case: &str, variant: &str, blocks: u32, f: Handle, stream: usize, hp: Option<i64>, hooked: Launch) {
+fn compare(
+    case: &str,
+    variant: &str,
+    blocks: u32,
+    f: Handle,
+    stream: usize,
+    hp: Option<i64>,
+    hooked: driver::LaunchKernel,
+) {
     let (null, stream) = (std::ptr::null_mut(), stream as Handle);
     let run = |launch: &dyn Fn() -> driver::CuResult| {
         let request = hp.and_then(|job| mosaic::hook::request::begin_on(job, 0, stream as usize).ok());

@@ -2,19 +2,20 @@
 //!
 //! Map of the house, from the bottom up; a module uses only what stands above it in this list:
 //!
-//! - [`clock`], [`kernel`]: the one clock, and what a kernel is.
-//! - [`ledger`]: who runs what on a GPU now, in shared memory, for all processes.
+//! - [`kernel`]: what a kernel is.
 //! - [`sched`]: `decide()`, the pure admission policy, and its rivals.
+//! - [`ledger`]: who runs what on a GPU now, in shared memory, for all processes; and the one [`clock`].
 //! - [`sim`]: recorded kernel traces replayed in virtual time through the same `decide()`.
 //! - `hook`: the launch path: the detour of libcuda's entry points, stream roles, the gate.
-//! - `streams`: stream pools of each role, made through the driver.
+//! - `streams`: the streams of each role, made through the driver; `hook`'s alone, and built on its driver table.
 //! - `bridge`: the one cxx bridge to the C++ extension (feature `torch`).
 
-pub mod clock;
 pub mod kernel;
 pub mod ledger;
 pub mod sched;
 pub mod sim;
+
+pub use ledger::clock;
 
 #[cfg(feature = "cuda")]
 pub mod hook;

@@ -53,12 +53,13 @@ const char* mosaic_last_error(void);
 
 /*
  * Settings as a JSON object; keys that are left out keep their value:
- *   "policy"                "idle-only" (default) | "priority" | "streams" | "none"
+ *   "policy"                "idle-only" (default) | "none" (roles and stream priorities, no gate)
  *   "max_wait_ms"           longest time that a best-effort launch is held before it goes on one kernel at a time
  *   "in_flight_fraction"    cap on best-effort work in flight, as a fraction of the shortest isolated request time
  *   "calibration_requests"  how many isolated requests are measured at the start of an HP job ...
  *   "calibration_max_s"     ... and for how many seconds at most
  *   "stall_ms"              how long an HP request may be silent with an idle GPU before best-effort work goes on
+ *   "launch_lead_us"        with this much best-effort work left, the next launch may go however long it is
  *   "spin_us"               how long a held launch spins before it sleeps
  * An unknown key or a value out of range is an error, and nothing is changed.
  */

@@ -188,22 +188,7 @@ fn probe(ordinal: i32) -> Result<bool, job::JobError> {
         driver::check("cuModuleGetFunction", driver::cuModuleGetFunction(&mut f, module, c"mosaic_probe".as_ptr()))
             .map_err(fail)?;
     }
-    type Launch = unsafe extern "C" fn(
-        Handle,
-        u32,
-        u32,
-        u32,
-        u32,
-        u32,
-        u32,
-        u32,
-        Handle,
-        *mut Handle,
-        *mut Handle,
-    ) -> driver::CuResult;
-    let lib = driver::load().map_err(|e| job::JobError::Driver(e.to_string()))?;
-    // SAFETY: the exported function of this name has this signature.
-    let launch = unsafe { lib.get::<Launch>("cuLaunchKernel") }.map_err(|e| job::JobError::Driver(e.to_string()))?;
+    let launch = driver::exported_launch().map_err(fail)?;
     let (null, stream) = (std::ptr::null_mut(), stream.handle as Handle);
     // SAFETY: a kernel without parameters on our own stream.
     unsafe {

@@ -302,6 +302,29 @@ pub fn load() -> Result<&'static libloading::Library, &'static DriverError> {
     .as_ref()
 }
 
+/// The signature of cuLaunchKernel.
+pub type LaunchKernel = unsafe extern "C" fn(
+    Handle,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    Handle,
+    *mut Handle,
+    *mut Handle,
+) -> CuResult;
+
+/// The exported cuLaunchKernel, as any caller finds it: detoured, where a detour is in force.
+pub fn exported_launch() -> Result<LaunchKernel, DriverError> {
+    let name = Entry::cuLaunchKernel.symbol();
+    let lib = load().map_err(|_| DriverError::Symbol(name))?;
+    // SAFETY: the exported function of this name has this signature.
+    unsafe { lib.get::<LaunchKernel>(name) }.map(|f| *f).map_err(|_| DriverError::Symbol(name))
+}
+
 /// The slot of an entry point; null where the driver lacks it.
 pub fn slot(entry: Entry) -> &'static AtomicPtr<()> {
     &SLOTS[entry as usize]

@@ -22,7 +22,8 @@ pub struct Function {
     pub name: Box<[u8]>,
     /// Of the name and of a fingerprint of the code behind it: kernels of two modules can share a name.
     pub hash: Fnv,
-    generation: u64,
+    /// Of the handles, when it was last looked up.
+    generation: AtomicU64,
 }
 
 /// A module or a library is being unloaded: its handles will be given to other functions.
@@ -34,8 +35,9 @@ pub fn module_unloaded() {
 pub fn of(f: usize) -> Option<&'static Function> {
     let generation = GENERATION.load(Ordering::Acquire);
     // SAFETY: the map holds addresses of leaked `Function`s.
-    if let Some(known) = NAMES.get(f).map(|p| unsafe { &*(p as *const Function) })
-        && known.generation == generation
+    let known = NAMES.get(f).map(|p| unsafe { &*(p as *const Function) });
+    if let Some(known) = known
+        && known.generation.load(Ordering::Acquire) == generation
     {
         return Some(known);
     }
@@ -55,8 +57,16 @@ pub fn of(f: usize) -> Option<&'static Function> {
         }
         image.write(&value.to_le_bytes());
     }
-    // Re-used handles of equal functions leak nothing: only a changed one makes a new entry.
     let hash = KernelId::function_hash(name, image.finish());
+    // Most handles mean the same after some other module is gone: only a changed one makes a new entry.
+    if let Some(known) = known
+        && *known.name == *name
+        && known.hash.finish() == hash.finish()
+    {
+        known.generation.store(generation, Ordering::Release);
+        return Some(known);
+    }
+    let generation = AtomicU64::new(generation);
     let function: &'static Function = Box::leak(Box::new(Function { name: name.into(), hash, generation }));
     NAMES.set(f, std::ptr::from_ref(function) as usize);
     Some(function)

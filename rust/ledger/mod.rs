@@ -17,6 +17,7 @@
 
 mod be;
 mod claim;
+pub mod clock;
 mod describe;
 mod error;
 mod file;
