@@ -21,10 +21,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const SLEEP_FROM_NS: u64 = 60_000;
 /// A sleep ends this much early, since waking takes time.
 const WAKE_EARLY_NS: u64 = 30_000;
-/// Longest sleep: HP may end before it is expected to.
-const LONGEST_SLEEP_NS: u64 = 100_000;
-/// Sleep between polls once `spin_us` of polling is used up.
+/// A sleep is this fraction of what is left, since HP may end early; more would burn the core that HP may share.
+const SLEEP_FRACTION: u64 = 4;
+/// Longest sleep.
+const LONGEST_SLEEP_NS: u64 = 1_000_000;
+/// Sleep between polls once `spin_us` of polling is used up; longer once the end is late by more than that many times.
 const NAP_NS: u64 = 20_000;
+const NAP_FRACTION: u64 = 8;
 
 /// Opened at exit, and in forked children: launches go straight through.
 static OPEN: AtomicBool = AtomicBool::new(false);
@@ -275,14 +278,16 @@ impl Waiting {
         let ahead_ns = recheck_ns.saturating_sub(now);
         if ahead_ns > SLEEP_FROM_NS {
             self.near_since_ns = now + ahead_ns;
-            return sleep((ahead_ns - WAKE_EARLY_NS).min(LONGEST_SLEEP_NS));
+            let part_ns = (ahead_ns / SLEEP_FRACTION).clamp(SLEEP_FROM_NS, LONGEST_SLEEP_NS);
+            return sleep(part_ns.min(ahead_ns - WAKE_EARLY_NS));
         }
         let spin_ns = RULES.read().as_ref().map_or(0, |r| r.spin_ns);
-        if now.saturating_sub(self.near_since_ns) < spin_ns {
+        let late_ns = now.saturating_sub(self.near_since_ns);
+        if late_ns < spin_ns {
             std::hint::spin_loop();
             return Woken::ByTime;
         }
-        sleep(NAP_NS)
+        sleep((late_ns / NAP_FRACTION).clamp(NAP_NS, LONGEST_SLEEP_NS))
     }
 }
 

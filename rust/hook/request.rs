@@ -154,14 +154,14 @@ pub fn open(job_id: i64, arrived_at_ns: u64) -> Result<i64, RequestError> {
     }
     hp.requests.fetch_add(1, Ordering::Relaxed);
     super::record::request_begins(job_id, now);
-    let begin_ns = if arrived_at_ns == 0 { now } else { arrived_at_ns.min(now) };
-    let lane = hp.claim.open_lane(begin_ns).or_else(|| {
+    let lane = hp.claim.open_lane(now).or_else(|| {
         watch::collect(job);
-        hp.claim.open_lane(begin_ns)
+        hp.claim.open_lane(now)
     });
     if let Some(lane) = lane {
-        // It may have arrived long ago, and be opened only now.
-        hp.claim.touch(lane, now);
+        if (1..now).contains(&arrived_at_ns) {
+            hp.claim.set_arrived(lane, arrived_at_ns);
+        }
     } else {
         let mut overflow = hp.overflow.lock();
         overflow.0 += 1;

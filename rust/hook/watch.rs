@@ -34,7 +34,6 @@ pub fn add(closing: Closing) {
 pub fn wake() {
     if let Ok(keeper) = Keeper::get() {
         keeper.set_tick(tick);
-        keeper.wake();
     }
 }
 

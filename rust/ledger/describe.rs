@@ -48,6 +48,8 @@ pub struct HpEntry {
 pub struct LaneEntry {
     /// Number of its lane.
     pub lane: usize,
+    /// When it arrived, CLOCK_MONOTONIC.
+    pub arrived_ns: Option<u64>,
     /// When it began, CLOCK_MONOTONIC.
     pub begin_ns: Option<u64>,
     /// Its last launch, CLOCK_MONOTONIC.
@@ -112,6 +114,7 @@ impl Ledger {
             lanes: open
                 .map(|lane| LaneEntry {
                     lane,
+                    arrived_ns: known_ns(record.lanes[lane].arrived_ns.load(Relaxed)),
                     begin_ns: known_ns(record.lanes[lane].begin_ns.load(Relaxed)),
                     last_launch_ns: known_ns(record.progress[lane].last_launch_ns.load(Relaxed)),
                     gpu_idle: record.lanes[lane].gpu_idle.load(Relaxed) != 0,

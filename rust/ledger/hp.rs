@@ -107,6 +107,7 @@ impl Table for HpTable<'_> {
 impl HpRecord {
     /// Sets a lane's record to "begun, nothing launched".
     fn begin(&self, lane: usize, begin_ns: u64) {
+        self.lanes[lane].arrived_ns.store(begin_ns, Relaxed);
         self.lanes[lane].begin_ns.store(begin_ns, Relaxed);
         self.lanes[lane].gpu_idle.store(1, Relaxed);
         self.progress[lane].last_launch_ns.store(0, Relaxed);
@@ -164,6 +165,13 @@ impl HpClaim {
             return LaneId::from_index(index);
         }
         None
+    }
+
+    /// Tells that the request arrived before it began.
+    pub fn set_arrived(&self, lane: LaneId, arrived_ns: u64) {
+        if let Some((_, record)) = self.shared() {
+            record.lanes[lane.index()].arrived_ns.store(arrived_ns, Relaxed);
+        }
     }
 
     /// The lane's word: not 0 while the request is active. The GPU or the CPU stores 0 there at its end.

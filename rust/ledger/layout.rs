@@ -13,7 +13,7 @@ use super::robust::Owner;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// The layout version of this build.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Number of BE slots.
 pub(super) const BE_SLOTS: usize = 64;
 /// Length of the whole file.
@@ -40,7 +40,7 @@ pub(super) struct HpRecord {
     /// Not to be claimed before: GPU work of a dead owner may still store 0 in a lane.
     pub rests_until_ns: AtomicU64,
     pub name: Name,
-    zero: [AtomicU64; 18],
+    zero: [AtomicU64; 2],
     pub lanes: [LaneRecord; LANES],
     pub progress: [LaneProgress; LANES],
 }
@@ -48,6 +48,9 @@ pub(super) struct HpRecord {
 /// Written about once a request: readers may look often.
 #[repr(C)]
 pub(super) struct LaneRecord {
+    /// When the request arrived: its latency counts from here.
+    pub arrived_ns: AtomicU64,
+    /// When it was opened: its end is expected from here.
     pub begin_ns: AtomicU64,
     pub gpu_idle: AtomicU32,
     zero: AtomicU32,
@@ -77,7 +80,7 @@ pub(super) struct BeSlot {
 }
 
 const _: () = {
-    assert!(size_of::<HpRecord>() == 1536 && std::mem::offset_of!(HpRecord, lanes) == 256);
+    assert!(size_of::<HpRecord>() == 1536 && std::mem::offset_of!(HpRecord, lanes) == 128);
     assert!(std::mem::offset_of!(HpRecord, progress) == 512);
     assert!(size_of::<BeSlot>() == 256);
     assert!(std::mem::offset_of!(Body, hp) == 4096 && std::mem::offset_of!(Body, be) == 102_400);

@@ -66,7 +66,8 @@ def _start_hps(ctx, fleet, hp_name):
             if shutil.which("unshare") is None or os.geteuid() != 0:
                 ctx.uncovered.append("death pid-namespace: needs root and unshare")
                 continue
-            prefix, follow = ("unshare", "--pid", "--fork", "--kill-child"), False
+            # CUDA looks itself up in /proc, so that has to be of the same namespace.
+            prefix, follow = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc"), False
         (hps[case],) = fleet.start(["hp"], prefix=prefix, follow=follow)
     patience = ctx.budget.timeout(60.0)
     warm = {"iterations": 2, "seconds": 0.0} if ctx.options.tiny else {"iterations": 230, "seconds": 0.0}

@@ -33,15 +33,16 @@ def run_hp(call, request, wait_done, offsets_ns, block, overload_ns=None):
 
     ``call()`` launches one request's work, ``request(arrived_at_s)`` makes its context (None: no role),
     ``wait_done()`` waits for the GPU. ``offsets_ns``: arrivals counted from now; or a number of requests: closed loop.
-    Ends early, as overloaded, once a request starts ``overload_ns`` after its arrival.
+    Ends early, as overloaded, once a request starts ``overload_ns`` after its arrival. ``submit`` is when everything
+    was launched, ``submit_cpu`` the CPU time that this took: they tell a slow host from a busy GPU.
     """
     _, put_completed = block.cell("hp_completed")
     _, put_inside = block.cell("hp_inside")
     stop, _ = block.cell("hp_stop")
     closed = isinstance(offsets_ns, int)
     count = offsets_ns if closed else len(offsets_ns)
-    clock = time.monotonic_ns
-    arrivals, starts, ends = [], [], []
+    clock, cpu_clock = time.monotonic_ns, time.thread_time_ns
+    arrivals, starts, submits, cpu, ends = [], [], [], [], []
     overloaded = False
     pending = None
     put_completed(0)
@@ -61,8 +62,10 @@ def run_hp(call, request, wait_done, offsets_ns, block, overload_ns=None):
             if overloaded or stop():
                 break
             put_inside(1)
+            cpu_begin = cpu_clock()
             if request is None:
                 call()
+                submit, cpu_end = clock(), cpu_clock()
                 wait_done()
                 end = clock()
             else:
@@ -70,6 +73,7 @@ def run_hp(call, request, wait_done, offsets_ns, block, overload_ns=None):
                 pending = None
                 with current:
                     call()
+                    submit, cpu_end = clock(), cpu_clock()
                     wait_done()
                     end = clock()
                     # A server knows its queue: a request that has arrived meanwhile is pending before this one ends.
@@ -79,13 +83,16 @@ def run_hp(call, request, wait_done, offsets_ns, block, overload_ns=None):
             put_inside(0)
             arrivals.append(arrival - base)
             starts.append(start - base)
+            submits.append(submit - base)
+            cpu.append(cpu_end - cpu_begin)
             ends.append(end - base)
             put_completed(index + 1)
     finally:
         # One left open would hold every BE.
         if pending is not None:
             pending.close()
-    return {"base": base, "arrival": arrivals, "start": starts, "end": ends, "overloaded": overloaded}
+    marks = {"arrival": arrivals, "start": starts, "submit": submits, "end": ends}
+    return {"base": base, **marks, "submit_cpu": cpu, "overloaded": overloaded}
 
 
 def run_be(call, wait_done, block, seconds=None, at_least=1):

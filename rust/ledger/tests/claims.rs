@@ -70,6 +70,7 @@ fn a_reopened_lane_starts_afresh() {
     let ledger = dir.ledger();
     let claim = ledger.claim_hp(&info("a")).unwrap();
     let lane = claim.open_lane(10).unwrap();
+    claim.set_arrived(lane, 7);
     claim.note_launch(lane);
     claim.stamp_launches(lane, 20);
     claim.note_launch(lane);
@@ -81,11 +82,13 @@ fn a_reopened_lane_starts_afresh() {
     };
     let seen = entry(0).lanes.remove(0);
     assert_eq!((seen.begin_ns, seen.last_launch_ns, seen.kernels, seen.gpu_idle), (Some(10), Some(30), 2, false));
+    assert_eq!(seen.arrived_ns, Some(7));
     claim.close_lane(lane);
     claim.free_lane(lane);
     assert_eq!(claim.open_lane(40), Some(lane));
     let seen = entry(0).lanes.remove(0);
     assert_eq!((seen.begin_ns, seen.last_launch_ns, seen.kernels, seen.gpu_idle), (Some(40), None, 0, true));
+    assert_eq!(seen.arrived_ns, Some(40), "the arrival of the last request stays");
 }
 
 #[test]
