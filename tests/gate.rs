@@ -167,8 +167,8 @@ fn a_kernel_longer_than_the_cap_goes_alone() {
         let fake = hooked();
         let (hp, be) = (job("hp", Role::Hp), job("be", Role::Be));
         let stream = stream_of(fake, be);
-        let (long, short) = (kernel(fake, "be_100ms"), kernel(fake, "be_20us"));
-        learn(fake, long, stream, 100 * MS);
+        let (long, short) = (kernel(fake, "be_2000ms"), kernel(fake, "be_20us"));
+        learn(fake, long, stream, 2 * S);
         learn(fake, short, stream, 20 * US);
         ten_ms_of_isolated_time(hp);
         fake.clear_calls();
@@ -176,7 +176,7 @@ fn a_kernel_longer_than_the_cap_goes_alone() {
         let (next, other) = (launching(long, stream), launching(short, stream));
         next.is_held();
         other.is_held();
-        fake.advance_ns(100 * MS);
+        fake.advance_ns(2 * S);
         // Whichever is first keeps the other one out until it is done.
         until("one of them goes", || next.finished() || other.finished());
         while !(next.finished() && other.finished()) {
@@ -184,7 +184,7 @@ fn a_kernel_longer_than_the_cap_goes_alone() {
         }
         [next, other].into_iter().for_each(Task::join);
         fake.advance_ns(S);
-        let (long_runs, short_run) = (fake.runs_of("be_100ms"), only_run(fake, "be_20us"));
+        let (long_runs, short_run) = (fake.runs_of("be_2000ms"), only_run(fake, "be_20us"));
         assert!(long_runs[1].call_ns >= long_runs[0].end_ns && short_run.call_ns >= long_runs[0].end_ns);
     });
 }

@@ -228,11 +228,11 @@ fn close_once(request: Request) -> Result<(), RequestError> {
 /// Puts the end's marks on the request's stream: a timed event, and the GPU's own write of the lane.
 fn mark_end(hp: &Hp, request: &Request) -> Option<(usize, bool)> {
     let (last, others) = request.streams.split_first()?;
+    if request.streams.iter().any(|s| device::is_capturing(s.handle)) {
+        return None;
+    }
     for other in others {
         other.release_to(&mut other.join.lock(), last.handle).ok()?;
-    }
-    if device::is_capturing(last.handle) {
-        return None;
     }
     let device = request.job.device;
     let end = device.event(true)?;

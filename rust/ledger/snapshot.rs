@@ -34,6 +34,7 @@ fn look_at_hp(prefix: &Prefix, body: Option<&Body>, now_ns: u64, stall_ns_defaul
         if !slot.owner.is_live() {
             continue;
         }
+        s.hp_jobs += 1;
         s.hp_calibrating |= slot.exclusive.load(Acquire) != 0;
         let record = body.map(|body| &body.hp[index]);
         let t_iso_ns = record.and_then(|record| known_ns(record.t_iso_ns.load(Acquire)));

@@ -2,6 +2,9 @@
 
 use super::{Admit, Candidate, Decision, Limits, Policy, Snapshot, Wait};
 
+/// With no HP job registered there is nobody to protect; but one may come, and has to wait for what is in flight then.
+const NO_HP_CAP_NS: u64 = 2_000_000;
+
 /// BE runs only while no HP request is active, with a cap in time on what an arriving HP request can meet.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IdleOnly {
@@ -36,20 +39,23 @@ impl Policy for IdleOnly {
             };
         }
 
+        let admit_within = |room_ns: u64| match s.be_in_flight_ns.saturating_sub(room_ns) {
+            0 => Decision::Admit(Admit::Rule),
+            excess_ns => wait(Wait::InFlight, now_ns.saturating_add(excess_ns)),
+        };
+        if s.hp_jobs == 0 {
+            return admit_within(NO_HP_CAP_NS);
+        }
         if s.be_in_flight == 0 {
             return Decision::Admit(Admit::Rule);
         }
         // How much work may be left for this launch to join it. Unknown lengths go alone: nothing would bound what
         // an arriving HP request meets.
-        let room_ns = match (self.limits.cap_ns(s), c.duration_ns) {
+        match (self.limits.cap_ns(s), c.duration_ns) {
             (Some(cap_ns), Some(duration_ns)) if !s.be_in_flight_unknown => {
-                cap_ns.saturating_sub(duration_ns).max(self.limits.launch_lead_ns)
+                admit_within(cap_ns.saturating_sub(duration_ns).max(self.limits.launch_lead_ns))
             }
-            _ => return wait(Wait::InFlight, now_ns.saturating_add(s.be_in_flight_ns)),
-        };
-        match s.be_in_flight_ns.saturating_sub(room_ns) {
-            0 => Decision::Admit(Admit::Rule),
-            excess_ns => wait(Wait::InFlight, now_ns.saturating_add(excess_ns)),
+            _ => wait(Wait::InFlight, now_ns.saturating_add(s.be_in_flight_ns)),
         }
     }
 }
@@ -67,7 +73,7 @@ mod tests {
 
     /// HP alone takes 8 ms, so the cap is 160 us.
     fn idle() -> Snapshot {
-        Snapshot { min_t_iso_ns: Some(8 * MS), ..Default::default() }
+        Snapshot { hp_jobs: 1, min_t_iso_ns: Some(8 * MS), ..Default::default() }
     }
 
     #[test]
@@ -85,7 +91,7 @@ mod tests {
         let hp_be = Snapshot { hp_active: 1, ..in_flight(1, 10, false) };
         let stalled = |s| Snapshot { hp_stalled: true, ..s };
         type Case = (&'static str, Snapshot, Candidate, u64, Result<Admit, Wait>);
-        let cases: [Case; 18] = [
+        let cases: [Case; 20] = [
             ("idle GPU, known kernel", idle(), known(50), 1, Ok(Admit::Rule)),
             ("idle GPU, unknown kernel", idle(), unknown, 1, Ok(Admit::Rule)),
             ("idle GPU, kernel over the cap", idle(), known(9000), 1, Ok(Admit::Rule)),
@@ -99,6 +105,14 @@ mod tests {
             (
                 "no isolated time: one at a time",
                 Snapshot { min_t_iso_ns: None, ..in_flight(1, 1, false) },
+                known(4),
+                1,
+                Err(Wait::InFlight),
+            ),
+            ("no HP job", Snapshot { hp_jobs: 0, ..in_flight(40, 2000, true) }, unknown, 1, Ok(Admit::Rule)),
+            (
+                "no HP job, far ahead",
+                Snapshot { hp_jobs: 0, ..in_flight(40, 2001, false) },
                 known(4),
                 1,
                 Err(Wait::InFlight),
@@ -148,6 +162,7 @@ mod tests {
             let (end, t_iso, left, duration, since, now) =
                 (time(true), time(true), time(true), time(true), time(true), time(true));
             let snapshot = Snapshot {
+                hp_jobs: next(3) as u32,
                 hp_active: next(3) as u32,
                 hp_calibrating: next(4) == 0,
                 hp_stalled: next(2) == 0,

@@ -9,6 +9,8 @@ pub use idle_only::IdleOnly;
 /// What is known of the GPU at one instant. Times are CLOCK_MONOTONIC nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
+    /// HP jobs that are registered, whether they have requests or not.
+    pub hp_jobs: u32,
     /// HP requests that are open: pending, running, or whose last kernel the GPU has not finished.
     pub hp_active: u32,
     /// An HP job is measuring its isolated times: BE stays away even between its requests.

@@ -399,6 +399,7 @@ impl Replay<'_> {
             hp_calibrating: false,
             hp_stalled: false,
             hp_expected_end_ns: newest_ns.filter(|_| hp_active > 0).map(|at_ns| at_ns + self.t_iso_ns),
+            hp_jobs: 1,
             min_t_iso_ns: Some(self.t_iso_ns),
             be_in_flight: u32::try_from(be.outstanding).unwrap_or(u32::MAX),
             be_in_flight_ns: if in_flight { self.be_drained_ns.saturating_sub(now_ns) } else { 0 },

@@ -246,7 +246,7 @@ impl<R> Task<R> {
     /// naps between two questions: its voluntary context switches count them.
     #[track_caller]
     pub fn is_held(&self) {
-        const QUESTIONS: u64 = 50;
+        const QUESTIONS: u64 = 20;
         until("the thread starts", || self.tid.load(Ordering::Acquire) != 0);
         let status = format!("/proc/self/task/{}/status", self.tid.load(Ordering::Acquire));
         let switches = || {

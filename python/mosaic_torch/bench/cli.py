@@ -84,7 +84,7 @@ def _bound_options(command):
     add("--seeds", type=int, default=3)
     add("--requests", type=int, default=1000, help="of an open-loop segment")
     add("--closed-requests", type=int, default=500)
-    add("--chunks", type=int, default=2, help="parts into which segments are split to alternate")
+    add("--chunks", type=int, default=4, help="parts into which segments are split to alternate")
     add("--rival-chunks", type=int, help="streams and priority: only so many of the parts")
     add("--be-idle-seconds", type=float, default=2.0)
     add("--overload-seconds", type=float, default=1.0, help="a request that starts so late ends its segment")

@@ -84,7 +84,8 @@ def _rotation(bes, load, seed, variants, placement, requests, chunks, hp_ms, riv
 
 def _rank(variant, kind, seed):
     if seed > 0:
-        return 2 + seed
+        # A closed loop has no arrivals to draw: its further seeds are repetitions.
+        return 2 + seed + (10 if kind == arrivals.CLOSED else 0)
     if variant in ("isolated", "idle-only"):
         return 0
     if variant in ("isolated-again", "no-op") and kind != arrivals.CLOSED:

@@ -51,6 +51,8 @@ def _bound_line(fields, variant, metrics):
         notes.append("overloaded")
     if metrics.get("stalls") and metrics["stalls"].value:
         notes.append(f"{metrics['stalls'].value:.0f} stalls")
+    if metrics.get("host_bound") and metrics["host_bound"].value:
+        notes.append(f"{metrics['host_bound'].value:.0f} late by their own CPU")
     if "hp_p99_spread" in metrics:
         notes.append(f"p99 spread of its parts {metrics['hp_p99_spread'].value:.3f}")
     ratios = [show("hp_p50_ratio"), show("hp_mean_ratio"), show("hp_p99_ratio"), show("be_fraction")]

@@ -5,6 +5,8 @@ from .records import Row, merge
 
 # Targets of the bound on hp_p99_ratio, by placement, and of be_fraction for the three BE jobs under Poisson load.
 P99_TARGET = {"threads": 1.05, "mps": 1.05, "processes": 1.10}
+# A request whose launching alone takes so many times HP's isolated service time is late because of its own CPU.
+HOST_BOUND = 1.05
 BE_TARGET = {"bert-large": 0.45, "dlrm": 0.42, "resnet50-fp16": 0.38}
 
 
@@ -16,6 +18,11 @@ def latencies_ms(run):
 def services_ms(run):
     """From the start of serving to completion."""
     return [(end - start) / 1e6 for start, end in zip(run["start"], run["end"], strict=True)]
+
+
+def launch_cpu_ms(run):
+    """CPU time that it took to launch each request; none in records made before it was kept."""
+    return [ns / 1e6 for ns in run.get("submit_cpu", ())]
 
 
 def window_ns(run):
@@ -73,6 +80,13 @@ def _variant_rows(case, variant, chunks, base, idle_runs, load):
     add("hp_p99_ms", quantile(mine, 0.99), "ms")
     if variant == "isolated":
         add("hp_service_p50_ms", quantile([ms for run in runs for ms in services_ms(run)], 0.5), "ms")
+    launching = [ms for run in runs for ms in launch_cpu_ms(run)]
+    alone = [ms for chunk in base.values() for ms in services_ms(chunk["hp_run"])]
+    if launching and alone:
+        add("hp_launch_cpu_p50_ms", quantile(launching, 0.5), "ms")
+        add("hp_launch_cpu_p99_ms", quantile(launching, 0.99), "ms")
+        # Late whatever the GPU did: launching alone took longer than a whole request of HP alone.
+        add("host_bound", sum(ms > HOST_BOUND * quantile(alone, 0.5) for ms in launching), "count")
     # Only chunks that both have: the same arrivals.
     both = [index for index in chunks if index in base and base[index]["hp_run"]["end"]]
     if variant != "isolated" and both:

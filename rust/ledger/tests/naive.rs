@@ -36,6 +36,7 @@ fn oracle(hp: &[Hp], be: &[Be], now_ns: u64, stall_ns: u64) -> Snapshot {
     let busy: Vec<&Be> = be.iter().filter(|b| b.claim.is_some() && (b.in_flight > 0 || b.unknown)).collect();
     let all_known = !lanes.is_empty() && lanes.iter().all(|(h, _)| h.t_iso_ns > 0);
     Snapshot {
+        hp_jobs: hp.len() as u32,
         hp_active: lanes.len() as u32,
         hp_calibrating: hp.iter().any(|h| h.calibrating),
         hp_stalled: !lanes.is_empty() && lanes.iter().all(stalled),

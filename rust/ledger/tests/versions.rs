@@ -3,6 +3,7 @@
 use super::peer::Peer;
 use super::*;
 use crate::ledger::LedgerError;
+use crate::ledger::layout::VERSION;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
 fn patch(dir: &TempDir, at: u64, bytes: &[u8]) {
@@ -47,6 +48,8 @@ fn a_slot_counts_only_with_an_owner_and_without_the_dead_bit() {
     }
 }
 
+const NEWER: u32 = VERSION + 1;
+
 /// An old BE build meets a new HP: it must see the activity, and its end by death, in a file it cannot fully read.
 #[test]
 fn hp_activity_is_seen_in_a_file_of_a_newer_layout_but_nothing_is_claimed() {
@@ -70,7 +73,7 @@ fn hp_activity_is_seen_in_a_file_of_a_newer_layout_but_nothing_is_claimed() {
             std::fs::write(copy.file(), &bytes[..total_bytes as usize]).unwrap();
             std::fs::set_permissions(copy.file(), PermissionsExt::from_mode(0o600)).unwrap();
         }
-        patch(file, 12, &2_u32.to_le_bytes());
+        patch(file, 12, &NEWER.to_le_bytes());
         patch(file, 16, &total_bytes.to_le_bytes());
 
         let old = Ledger::open(&file.0, GPU).unwrap();
@@ -80,7 +83,10 @@ fn hp_activity_is_seen_in_a_file_of_a_newer_layout_but_nothing_is_claimed() {
         assert_eq!((s.hp_expected_end_ns, s.min_t_iso_ns), (None, None));
         assert_eq!(old.describe().len(), 1);
         for refused in [old.claim_hp(&info("a")).err(), old.claim_be("b").err()] {
-            assert!(matches!(refused, Some(LedgerError::OtherLayout { found: 2, expected: 1, .. })), "{refused:?}");
+            assert!(
+                matches!(refused, Some(LedgerError::OtherLayout { found: NEWER, expected: VERSION, .. })),
+                "{refused:?}"
+            );
         }
         newer.kill_and_wait();
         if total_bytes >= 131_072 {
