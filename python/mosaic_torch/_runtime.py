@@ -14,6 +14,7 @@ import math
 import os
 import sys
 import threading
+import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -76,13 +77,14 @@ class Wrapped:
             if value is not None:
                 setattr(self, name, value)
         self.__wrapped__ = function
+        self._call = _compilable(function)
         self._run = runtime.run
         self._job = job
         self._module = module
         self._had_forward = module is not None and "forward" in module.__dict__
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self._run(self._job, self.__wrapped__, args, kwargs)
+        return self._run(self._job, self._call, args, kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy is not wrapped: a copied module gets the forward of its own class back, a callable itself.
@@ -92,6 +94,20 @@ class Wrapped:
 
     def __repr__(self) -> str:
         return f"<{self.__wrapped__!r} as {self._job!r}>"
+
+
+def _compilable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`; if it is torch's own code, with a frame around it, as torch.compile itself gives such models one.
+
+    The compiler starts at a frame, and neither ours nor torch's own may be that: nn.Sequential would never be compiled.
+    """
+    from torch._dynamo import external_utils, trace_rules
+
+    if not isinstance(function, (types.FunctionType, types.MethodType)):
+        return function
+    if hasattr(function, "_torchdynamo_orig_callable") or not trace_rules.check(function):  # compiled, or a user's
+        return function
+    return external_utils.wrap_inline(function)
 
 
 def _itself(value: Any) -> Any:

@@ -59,6 +59,19 @@ pub fn set_open(open: bool) {
     OPEN.store(open, Ordering::Release);
 }
 
+/// Whether launches go straight through. At exit not those of a daemon thread of Python's that `lacks_lock`: it stays
+/// under the rules until it can be parked, rather than come back into an interpreter that ends.
+fn is_open(lacks_lock: impl FnOnce() -> bool) -> bool {
+    if !OPEN.load(Ordering::Acquire) {
+        return false;
+    }
+    let stays = gil::dies_with_python() && lacks_lock();
+    if stays {
+        gil::park_if_python_ends();
+    }
+    !stays
+}
+
 /// CPU time spent waiting so far, all threads.
 pub fn wait_cpu_ns() -> u64 {
     WAIT_CPU_NS.load(Ordering::Relaxed)
@@ -96,7 +109,7 @@ fn wait_for_passage(stream: &'static Stream, key: impl FnOnce() -> u64) -> Passa
         counter.fetch_add(1, Ordering::Relaxed);
         Passage { stream, ticket: None, _gil: None }
     };
-    if OPEN.load(Ordering::Acquire) || stream.job.device.best_effort_if_claimed().is_none() {
+    if is_open(|| gil::is_pythons() && !gil::is_held_here()) || stream.job.device.best_effort_if_claimed().is_none() {
         return free(&counts.escaped);
     }
     if device::is_capturing(stream.handle) {
@@ -168,7 +181,7 @@ fn admit(stream: &Stream, key: u64) -> (Option<Ticket>, Option<gil::Released>) {
                 }
             }
         }
-        if OPEN.load(Ordering::Acquire) {
+        if is_open(|| wait.as_ref().is_some_and(|w| w.is_pythons && w.gil.is_none())) {
             return (None, wait.as_mut().and_then(|w| w.gil.take()));
         }
     }
@@ -259,18 +272,20 @@ struct Waiting {
     /// Since when the end has been near enough to poll.
     near_since_ns: u64,
     timer_slack: i32,
+    /// Asked before the wait: when the interpreter has ended, nobody can tell.
+    is_pythons: bool,
     gil: Option<gil::Released>,
 }
 
 impl Waiting {
     fn begin() -> Self {
-        let gil = gil::release();
+        let (is_pythons, gil) = (gil::is_pythons(), gil::release());
         let now = now_ns();
         // SAFETY: reads and sets this thread's timer slack; the default of 50 us would be most of a nap.
         let timer_slack = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
         // SAFETY: as above.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000) };
-        Waiting { since_ns: now, cpu_ns: stats::thread_cpu_ns(), near_since_ns: now, timer_slack, gil }
+        Waiting { since_ns: now, cpu_ns: stats::thread_cpu_ns(), near_since_ns: now, timer_slack, is_pythons, gil }
     }
 
     fn pause(&mut self, recheck_ns: u64) -> Woken {

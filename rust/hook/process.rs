@@ -47,11 +47,11 @@ fn stay_loaded() {
     }
 }
 
-/// Before the interpreter ends: the gate opens, and threads come out of it. A thread that took Python's lock again
-/// during finalisation would be ended by Python, through our frames.
+/// Before the interpreter ends: the gate opens, and threads that gave Python's lock up in it come out with it. One that
+/// took it again during finalisation would be ended by Python, through our frames. Daemon threads without the lock stay.
 pub fn shutdown() {
-    gate::set_open(true);
     gil::release_no_more();
+    gate::set_open(true);
     let until = now_ns() + DRAIN_NS;
     while gil::released_threads() > 0 && now_ns() < until {
         // They need Python's lock to come out.

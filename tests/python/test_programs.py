@@ -135,6 +135,80 @@ print("at", time.monotonic(), flush=True)
     assert time.monotonic() - began < 15, "the exit took long"
 
 
+def test_many_exits_with_torch_at_work_in_a_held_thread(machine):
+    """Fault: let out at exit, it runs torch's operators while the interpreter ends, which up to Python 3.13 aborts.
+
+    It does in plain torch too, nearly every time; but a thread that stands in the gate can stay there.
+    """
+    out = machine.python(
+        f"""{BEGIN}
+import torch
+exits = 30
+for _ in range(exits):
+    child = os.fork()
+    if child == 0:
+        break
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code == 0, f"exit code {{code}}"
+else:
+    print(exits, "exits")
+    sys.exit()
+
+signal.alarm(20)
+begin()
+torch.set_num_threads(1)
+stream, x = jobs.stream(be), torch.ones(64, 64)
+def work():
+    gpu.enter()
+    with torch.inference_mode():
+        while True:
+            gpu.launch(stream)
+            for _ in range(20):
+                torch.tanh(x @ x)
+threading.Thread(target=work, daemon=True).start()
+until(lambda: jobs.launches(be), "a launch")
+assert not jobs.of(be)["be"]["admitted"]
+"""
+    )
+    assert out.splitlines()[-1] == "30 exits"
+
+
+@LOCKED
+def test_exit_handlers_may_wait_for_a_thread_in_the_gate(machine, locked):
+    """Fault: a daemon thread is stopped for good at the first exit handler, and a later one, which joins it, hangs."""
+    out = machine.python(
+        f"""
+import atexit
+def last():
+    jobs.lib.request_close(request)
+    held.finish()
+    assert gpu.launch(jobs.stream(be), locked={locked}) == 0, "the main thread"
+    print("joined")
+atexit.register(last)
+{BEGIN}
+begin()
+held = Held(jobs, be, locked={locked}, count=3)
+"""
+    )
+    assert out.split("\n") == ["worked", "joined", ""]
+
+
+def test_exit_does_not_hold_the_main_thread(machine):
+    """Fault: an exit handler's own best-effort launch waits, though the gate is open, or for ever."""
+    machine.python(
+        f"""
+import atexit
+def last():
+    assert gpu.launch(stream) == 0
+    assert jobs.of(be)["be"]["escaped"] == 1, jobs.of(be)["be"]
+atexit.register(last)
+{BEGIN}
+begin()
+stream = jobs.stream(be)
+"""
+    )
+
+
 @LOCKED
 def test_exit_waits_for_a_thread_that_is_no_daemon(machine, locked):
     """Fault: the gate opens before such threads have ended, and their work runs over HP's of other processes."""

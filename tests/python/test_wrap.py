@@ -141,8 +141,37 @@ def test_a_copy_is_not_wrapped(runtime, library, duplicate):
     assert wrapper_of(model) is not None
     again = hp(runtime, twin)
     again(1.0)
+    third = duplicate(again)  # of a copy that is wrapped
     runtime.unwrap(again)
-    assert copy.deepcopy(again)(2.0) == 2.0
+    library.calls.clear()
+    for plain in (third, duplicate(again), duplicate(duplicate(again))):
+        assert wrapper_of(plain) is None
+        assert plain(2.0) == 2.0
+        assert plain.forward.__self__ is plain
+    assert library.names() == []
+
+
+class Weighted(Model):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_a_copy_computes_with_its_own_weights(runtime, duplicate):
+    """Fault: the copy's forward is the original's; or wrapping shows in the state_dict."""
+    model, x = hp(runtime, Weighted()), torch.ones(1, 2)
+    before = model(x)
+    twin = duplicate(duplicate(model))
+    assert list(twin.state_dict()) == list(model.state_dict()) == ["layer.weight", "layer.bias"]
+    assert all(torch.equal(a, b) for a, b in zip(twin.state_dict().values(), model.state_dict().values(), strict=True))
+    torch.nn.init.zeros_(twin.layer.weight)
+    torch.nn.init.zeros_(twin.layer.bias)
+    assert torch.equal(twin(x), torch.zeros(1, 2))
+    assert torch.equal(model(x), before)
 
 
 def _saved(model):
@@ -209,11 +238,14 @@ class TestCompile:
         torch._dynamo.reset()
 
     @pytest.mark.parametrize("order", ["compile of hp", "hp of compile", "inside a compiled function"])
-    def test_the_model_compiles_once(self, runtime, library, graphs, order):
-        model = Model()
+    @pytest.mark.parametrize("kind", ["user's", "torch's", "user's with torch's in it"])
+    def test_the_model_compiles_once(self, runtime, library, graphs, order, kind):
+        """Fault: no graph at all of a model of torch's own code, which the compiler skips; or one graph a call."""
+        parts = {"user's": (), "torch's": (torch.nn.Identity(),), "user's with torch's in it": (Model(),)}[kind]
+        model = Model() if not parts else _on_gpu(torch.nn.Sequential(*parts, torch.nn.ReLU(), torch.nn.Identity()))
         if order == "hp of compile":
             model.compile  # noqa: B018
-            call = hp(runtime, _on_gpu(torch.compile(model, backend=self.backend)))
+            call = hp(runtime, _compiled_on_gpu(torch.compile(model, backend=self.backend)))
         elif order == "compile of hp":
             call = torch.compile(hp(runtime, model), backend=self.backend)
         else:
@@ -228,8 +260,33 @@ class TestCompile:
         assert len(graphs) == 1, graphs
         assert library.names() == ["enter", "leave"] * 3
 
+    def test_many_models_of_torchs_compile_once_each(self, runtime, graphs):
+        """Fault: they share one frame's code, and the compiler's limit of graphs for one code is reached."""
+        sizes = range(1, 2 * torch._dynamo.config.recompile_limit)
+        models = [_on_gpu(torch.nn.Sequential(torch.nn.Hardtanh(0, n), torch.nn.ReLU())) for n in sizes]
+        calls = [torch.compile(hp(runtime, m), backend=self.backend) for m in models]
+        for _ in range(2):
+            for n, call in zip(sizes, calls, strict=True):
+                assert torch.equal(call(torch.full((2,), 99.0)), torch.full((2,), float(n)))
+        assert len(graphs) == len(calls)
+
+    @pytest.mark.parametrize("model", [torch.nn.Sequential(torch.nn.ReLU()), torch.nn.functional.relu])
+    def test_torchs_code_runs_eagerly_as_before(self, runtime, graphs, model):
+        """Fault: the frame for the compiler is compiled, or seen, where nobody asked for it."""
+        own = model.forward if isinstance(model, torch.nn.Module) else model
+        job = hp(runtime, _on_gpu(model) if isinstance(model, torch.nn.Module) else model)
+        assert torch.equal(job(torch.tensor([-1.0, 1.0])), torch.tensor([0.0, 1.0]))
+        assert graphs == []
+        assert wrapper_of(job).__wrapped__ == own
+        assert runtime.unwrap(job) is model
+
 
 def _on_gpu(module):
+    module.parameters = lambda: iter([OnGpu()])
+    return module
+
+
+def _compiled_on_gpu(module):
     module._orig_mod.parameters = lambda: iter([OnGpu()])
     module.parameters = module._orig_mod.parameters
     return module
