@@ -107,7 +107,9 @@ def _compilable(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
     if hasattr(function, "_torchdynamo_orig_callable") or not trace_rules.check(function):  # compiled, or a user's
         return function
-    return external_utils.wrap_inline(function)
+    inlined = external_utils.wrap_inline(function)
+    inlined.__code__ = inlined.__code__.replace()  # the compiler's limit of graphs is for each code object
+    return inlined
 
 
 def _itself(value: Any) -> Any:
