@@ -44,7 +44,8 @@ int mosaic_init(void);
 
 /*
  * Opens the gate for all best-effort work of this process and waits until nothing is held in it. Call it before the
- * program's threads are torn down. After it, launches go straight through.
+ * program's threads are torn down. After it, launches go straight through. Called by a thread of Python's, as the
+ * package does at exit, it is for Python's end: daemon threads stay held, and never come back once that has begun.
  */
 void mosaic_shutdown(void);
 

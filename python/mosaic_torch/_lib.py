@@ -100,7 +100,7 @@ class SharedLibrary:
         self._check(self._c.mosaic_init(), HookError)
 
     def shutdown(self) -> None:
-        """Opens the gate and waits until nobody is in it."""
+        """For Python's exit: opens the gate, but for daemon threads, which stay in it when Python ends."""
         self._c.mosaic_shutdown()
 
     def job_register(self, name: str, role: int, device: int, slo: float, fingerprint: int) -> int:

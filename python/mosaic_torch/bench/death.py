@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -114,15 +115,18 @@ def _kill_hp(fleet, hp, be, hp_name, case):
     victim = hp.worker.process.pid
     if case == "pid-namespace":
         victim = int(Path(f"/proc/{victim}/task/{victim}/children").read_text().split()[0])
+    # Reaped at once, by a thread of its own: BE's first iteration is read meanwhile. Otherwise a zombie it stays.
+    reaper = threading.Thread(target=hp.worker.process.wait, args=(30,))
     killed_ns = time.monotonic_ns()
     os.kill(victim, signal.SIGKILL)
     if case == "sigkill":
-        hp.worker.process.wait(30)
-    # Otherwise it is not waited for: a zombie it stays.
+        reaper.start()
     wait_until(lambda: block.get("be_last_done_ns") > killed_ns, 30.0, "BE to run again", be.worker)
     resumed_ns = block.get("be_last_done_ns")
     block.set("be_stop", 1)
     be.finish(30.0)
+    if case == "sigkill":
+        reaper.join()
     hp.worker.kill()
     fleet.workers.remove(hp.worker)
     return (resumed_ns - killed_ns) / 1e6
