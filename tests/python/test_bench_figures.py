@@ -9,7 +9,19 @@ import bench_support
 
 bench_support.package()
 
-from mosaic_bench import arrivals, block, budget, loops, plan, quantiles, records, report, stats_view, summary  # noqa: E402
+from mosaic_bench import (  # noqa: E402
+    arrivals,
+    block,
+    budget,
+    loops,
+    overhead,
+    plan,
+    quantiles,
+    records,
+    report,
+    stats_view,
+    summary,
+)
 
 
 @pytest.fixture
@@ -354,6 +366,14 @@ def test_a_stall_is_named_with_what_overlapped_it():
     (found,) = summary.stalls(run, 100, events)
     assert found["service_ms"] == 150.0
     assert found["during"] == [["free cuMemFree", -5.0, 6.0]]
+
+
+def test_requests_in_turn_are_compared_pair_by_pair():
+    """Guards against a host that slows down half-way and shows as the hook's cost."""
+    times = {"unregistered": [100, 100, 200, 200], "on": [101, 101, 202, 202]}
+    found = {row.metric: row.value for row in overhead.in_turn_rows({"w": times})}
+    assert found["hp_p50_ratio_median_of_pairs"] == pytest.approx(1.01)
+    assert found["hp_p99_ratio"] == pytest.approx(1.01)
 
 
 def test_stats_are_read_under_the_names_that_the_hook_gives():

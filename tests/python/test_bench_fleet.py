@@ -13,7 +13,7 @@ import bench_support
 
 bench_support.package()
 
-from mosaic_bench import cli, mps, records, summary  # noqa: E402
+from mosaic_bench import cli, mps, overhead, records, summary  # noqa: E402
 from mosaic_bench.fleet import AgentError, AgentLost, Fleet  # noqa: E402
 
 CONTROL = f"{Path(bench_support.__file__).resolve()}:make"
@@ -376,6 +376,7 @@ def test_overhead_topic(gate, tmp_path):
         "unregistered",
         "on, over before-import in its process",
         "on, over unregistered in its process",
+        overhead.IN_TURN,
     }
 
 

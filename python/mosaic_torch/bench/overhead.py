@@ -17,6 +17,7 @@ VARIANTS = {
     "unregistered": ("on", "raw"),
 }
 BEFORE = "before-import"
+IN_TURN = "on, over unregistered request by request"
 ROUNDS = 6
 ROUNDS_BEFORE = 3
 SEGMENT_S = 0.6
@@ -34,7 +35,8 @@ def _requests(name, tiny):
 
 def expected_seconds(options):
     """For planning, on an H200."""
-    return START_S + len(_names(options)) * ((ROUNDS * len(VARIANTS) + ROUNDS_BEFORE) * SEGMENT_S * 1.2 + 4)
+    segments = ROUNDS * (len(VARIANTS) + 2) + ROUNDS_BEFORE  # in turn: two requests for each of a segment
+    return START_S + len(_names(options)) * (segments * SEGMENT_S * 1.2 + 4)
 
 
 def run(ctx):
@@ -52,12 +54,13 @@ class _Run:
     def __init__(self, ctx, fleet, agents):
         self.ctx, self.fleet, self.agents = ctx, fleet, agents
         self.samples = {}
+        self.in_turn = {}
         self.pending = []
         self.patience = ctx.budget.timeout(60.0)
 
     def all(self):
         ctx, names = self.ctx, _names(self.ctx.options)
-        ctx.progress.total += len(names) * ROUNDS
+        ctx.progress.total += len(names) * (ROUNDS + 1)
         self.fleet.all_do(self.agents.values(), "load", self.patience, names=list(names))
         # Nothing has imported mosaic_torch yet.
         for name in names:
@@ -79,7 +82,12 @@ class _Run:
                     if fits:
                         for variant in rotated(list(VARIANTS), index):
                             self._segment(name, variant, *VARIANTS[variant])
-            table = rows(self.samples)
+            pairs = ROUNDS * _requests(name, ctx.options.tiny)
+            with ctx.step(f"overhead {name} in turn", 2 * ROUNDS * SEGMENT_S * 1.2) as fits:
+                if fits:
+                    args = {"workload": name, "pairs": pairs}
+                    self.in_turn[name] = on.topic(TOPIC, "in_turn", self.patience, **args)
+            table = rows(self.samples) + in_turn_rows(self.in_turn)
             ctx.publish(TOPIC, [*_others(ctx), *table], report.plain(table))
 
     def _warm(self, agent, name, mode, iterations):
@@ -124,6 +132,18 @@ def rows(samples):
         for base in (BEFORE, "unregistered"):
             if base in variants and "on" in variants:
                 out += _ratios(name, f"on, over {base} in its process", variants["on"], variants[base])
+    return out
+
+
+def in_turn_rows(in_turn):
+    """``in_turn``: workload → variant → nanoseconds, pair by pair."""
+    out = []
+    for name, times in in_turn.items():
+        on, base = times["on"], times["unregistered"]
+        pairs = [a / b for a, b in zip(on, base, strict=True)]
+        values = {f"hp_{q}_ratio": quantile(on, p) / quantile(base, p) for q, p in (("p50", 0.5), ("p99", 0.99))}
+        values["hp_p50_ratio_median_of_pairs"] = quantile(pairs, 0.5)
+        out += [Row(TOPIC, name, IN_TURN, metric, value, "ratio", len(on)) for metric, value in values.items()]
     return out
 
 
