@@ -10,7 +10,7 @@ use super::{gate, settings};
 use crate::clock::now_ns;
 use crate::ledger::{Keeper, LaneId};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// HP work outside requests ends once its stream has been idle, and silent, for this long.
@@ -32,9 +32,15 @@ pub fn add(closing: Closing) {
 
 /// There is something to watch.
 pub fn wake() {
-    if let Ok(keeper) = Keeper::get() {
-        keeper.set_tick(tick);
+    /// The keeper that has the tick: the child of a fork gets another one.
+    static TICKING: AtomicPtr<Keeper> = AtomicPtr::new(std::ptr::null_mut());
+    let Ok(keeper) = Keeper::get() else { return };
+    let this = std::ptr::from_ref(keeper).cast_mut();
+    if TICKING.load(Ordering::Acquire) == this {
+        return keeper.wake();
     }
+    keeper.set_tick(tick);
+    TICKING.store(this, Ordering::Release);
 }
 
 /// HP work on a stream outside any request (a backward pass, an unmodified program): it is a request of its own,

@@ -330,6 +330,7 @@ def test_be_fraction_counts_only_while_hp_is_loaded():
     assert found["be_per_s"] == pytest.approx(50.0, rel=1e-3)
     assert found["be_idle_per_s"] == pytest.approx(100.0)
     assert found["be_fraction"] == pytest.approx(0.5, rel=1e-3)
+    assert found["be_of_hp_idle"] == pytest.approx(0.5 / (1 - 100 / 991), rel=1e-3)  # HP is at work 100 of 991 ms
     assert (found["be_held"], found["be_admitted_wait_bound"]) == (5, 2)
 
 

@@ -30,13 +30,16 @@ def window_ns(run):
     return run["base"], run["base"] + (run["end"][-1] if run["end"] else 0)
 
 
-def is_overloaded(runs):
-    """HP could not keep up: it was told to end early, or it was never idle."""
-    if any(run["overloaded"] for run in runs):
-        return True
+def busy_fraction(runs):
+    """Of the time, with HP at work."""
     busy = sum(end - start for run in runs for start, end in zip(run["start"], run["end"], strict=True))
     span = sum(window_ns(run)[1] - window_ns(run)[0] for run in runs)
-    return span > 0 and busy / span > 0.97
+    return busy / span if span > 0 else 0.0
+
+
+def is_overloaded(runs):
+    """HP could not keep up: it was told to end early, or it was never idle."""
+    return any(run["overloaded"] for run in runs) or busy_fraction(runs) > 0.97
 
 
 def bound_rows(items):
@@ -116,7 +119,11 @@ def _variant_rows(case, variant, chunks, base, idle_runs, load):
             add("be_per_s", done / span, "1/s", round(done))
             if idle_runs:
                 add("be_idle_per_s", idle_rate(idle_runs), "1/s", sum(len(run["done"]) for run in idle_runs))
-                add("be_fraction", done / span / idle_rate(idle_runs), "ratio", round(done))
+                fraction = done / span / idle_rate(idle_runs)
+                add("be_fraction", fraction, "ratio", round(done))
+                # What it makes of the time that HP leaves: near 1, the rest is HP's.
+                if load != "closed" and busy_fraction(runs) < 1:
+                    add("be_of_hp_idle", fraction / (1 - busy_fraction(runs)), "ratio", round(done))
     return rows
 
 
