@@ -6,7 +6,7 @@ mod common;
 use common::hooked::*;
 use mosaic::clock::now_ns;
 use mosaic::hook::job::{self, Role};
-use mosaic::hook::{api, capi, process, request};
+use mosaic::hook::{api, capi, gate, process, request};
 use std::sync::atomic::Ordering;
 
 const S: u64 = 1_000_000_000;
@@ -63,6 +63,10 @@ fn a_child_forked_after_use_passes_through_and_is_told_at_registration() {
             expect("so does a request of the parent's job", refused.is_some_and(|e| e.contains("forked")))?;
             let refused = api::enter(be.id, 0, 0, 0).err().map(|e| e.to_string());
             expect("so does a call of the parent's model", refused.is_some_and(|e| e.contains("forked")))?;
+            let settings = c(r#"{"spin_us": 1}"#);
+            // SAFETY: nul-terminated.
+            expect("settings are refused", unsafe { capi::mosaic_configure(settings.as_ptr()) } == -1)?;
+            expect("so are statistics", capi::mosaic_stats_json().is_null())?;
             drop(request::close(id));
             capi::mosaic_shutdown();
             Ok(())
@@ -171,6 +175,7 @@ fn shutdown_lets_threads_out_of_the_gate_for_good() {
         let tasks: Vec<_> = (0..3).map(|_| launching(k, theirs)).collect();
         tasks.iter().for_each(Task::is_held);
         capi::mosaic_shutdown();
+        assert_eq!(gate::held(), 0, "it returned while launches were held");
         tasks.into_iter().for_each(Task::join);
         assert_eq!(launch(fake, k, theirs), 0);
         assert_eq!(be.counts.escaped.load(Ordering::Relaxed), 4);

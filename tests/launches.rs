@@ -80,6 +80,74 @@ fn a_whole_best_effort_process_is_held_on_every_stream() {
     });
 }
 
+/// Fault: a process whose role cannot be applied runs unheld and nobody is told; or each of its launches tries again.
+#[test]
+fn a_process_role_that_is_refused_is_said_once() {
+    alone(&[], || {
+        let fake = hooked();
+        // Not a directory of ours: no ledger can be opened there.
+        // SAFETY: no other thread reads the environment now.
+        unsafe { std::env::set_var("MOSAIC_LEDGER_DIR", "/proc/nowhere") };
+        let name = c("train.py");
+        // SAFETY: nul-terminated.
+        assert_eq!(unsafe { capi::mosaic_process_role(2, name.as_ptr(), 0.0) }, 0);
+        let k = kernel(fake, "be_5us");
+        (0..100).for_each(|_| assert_eq!(launch(fake, k, 0), 0));
+        let problems = stats()["problems"].as_array().unwrap().clone();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        let said = problems[0].as_str().unwrap();
+        assert!(said.contains("WITHOUT its role on GPU 0") && said.contains("/proc/nowhere"), "{said}");
+    });
+}
+
+/// Fault: a job that has ended still holds the launches of streams that it was given.
+#[test]
+fn the_streams_of_an_ended_job_have_no_role() {
+    alone(&[], || {
+        let fake = hooked();
+        let (hp, be) = (job("hp", Role::Hp), job("be", Role::Be));
+        let (k, given) = (kernel(fake, "be_5us"), fake.stream(0));
+        assert_eq!(capi::mosaic_stream_set_role(given as *mut c_void, be.id), 0);
+        held_by_a_request(hp, move |fake| assert_eq!(launch(fake, k, given), 0));
+        assert_eq!(capi::mosaic_job_unregister(be.id), 0);
+        let open = capi::mosaic_request_open(hp.id, 0);
+        assert!(open > 0);
+        assert_eq!(launch(fake, k, given), 0);
+        assert_eq!(capi::mosaic_request_close(open), 0);
+    });
+}
+
+/// Fault: settings of the environment are lost when something is configured before the hook is in force.
+#[test]
+fn what_is_configured_first_is_put_over_the_environment() {
+    alone(&[("MOSAIC_MAX_WAIT_MS", "7")], || {
+        let first = c(r#"{"spin_us": 3}"#);
+        // SAFETY: nul-terminated.
+        assert_eq!(unsafe { capi::mosaic_configure(first.as_ptr()) }, 0);
+        hooked();
+        let settings = &stats()["settings"];
+        assert_eq!((settings["max_wait_ms"].as_f64(), settings["spin_us"].as_f64()), (Some(7.0), Some(3.0)));
+    });
+}
+
+/// Fault: a typing error in a variable is not said, or not which variable it is.
+#[test]
+fn a_setting_of_no_use_is_named() {
+    alone(&[("MOSAIC_SPIN_US", "junk")], || {
+        let e = mosaic::hook::install().expect_err("it is refused").to_string();
+        assert!(e.contains("MOSAIC_SPIN_US: found \"junk\", expected a value like 100"), "{e}");
+    });
+}
+
+/// The same, for the mechanism.
+#[test]
+fn a_mechanism_of_no_name_is_refused() {
+    alone(&[("MOSAIC_HOOK", "cuptii")], || {
+        let e = mosaic::hook::install().expect_err("it is refused").to_string();
+        assert!(e.contains("MOSAIC_HOOK: found cuptii, expected detour, cupti or sections"), "{e}");
+    });
+}
+
 /// Fault: an unmodified HP program has no requests, so nothing holds BE while its kernels run.
 #[test]
 fn a_whole_high_priority_process_holds_best_effort_while_its_kernels_run() {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 
 
@@ -18,7 +19,10 @@ def main(arguments: list[str] | None = None) -> int:
     from . import _doctor, api
 
     report = _doctor.report(api.runtime)
-    print(json.dumps(report, indent=2) if options.json else _doctor.text(report))
+    try:
+        print(json.dumps(report, indent=2) if options.json else _doctor.text(report), flush=True)
+    except BrokenPipeError:  # the reader has what it wanted; nothing is to be flushed into the pipe at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1 if report["problems"] else 0
 
 

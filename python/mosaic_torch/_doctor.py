@@ -43,7 +43,7 @@ def report(runtime: Runtime) -> dict[str, Any]:
         found["launch_path"] = path = lib.doctor()
         problems += path.get("problems", [])
     except MosaicError as e:
-        problems.append({"what": str(e), "do": "see the text"})
+        problems.append({"what": str(e), "do": "mend what it names, then run this again"})
     else:
         if no_gpu is None:
             found["probe"] = probe(runtime, problems)
@@ -66,7 +66,7 @@ def probe(runtime: Runtime, problems: list[dict[str, str]]) -> dict[str, Any]:
         finally:
             job.release()
     except RuntimeError as e:
-        problems.append({"what": f"the probe failed: {e}", "do": "see the text"})
+        problems.append({"what": f"the probe failed: {e}", "do": "do not rely on mosaic here until it passes"})
         return {"kernels_expected": expected, "kernels_seen": seen, "error": str(e)}
     if seen != expected:
         what = f"the hook saw {seen} kernels where torch launched {expected}: best-effort work is not held"

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from .errors import HookError, MosaicError
+from .errors import HookError, MosaicError, UsageError
 
 PATH = Path(__file__).parent / "libmosaic.so"
 
@@ -119,7 +119,11 @@ class SharedLibrary:
         self._check(self._c.mosaic_process_role(role, name.encode(), slo), HookError)
 
     def configure(self, settings: dict[str, Any]) -> None:
-        self._check(self._c.mosaic_configure(json.dumps(settings).encode()))
+        try:
+            text = json.dumps(settings, allow_nan=False)
+        except (TypeError, ValueError) as e:
+            raise UsageError(f"found settings {settings!r}, expected finite numbers and strings: {e}") from None
+        self._check(self._c.mosaic_configure(text.encode()), UsageError)
 
     def stats(self) -> dict[str, Any]:
         return json.loads(self._text(self._c.mosaic_stats_json()))

@@ -25,8 +25,8 @@ def role_of_environment(environ: dict[str, str] | os._Environ[str] = os.environ)
         slo = float(text)
     except ValueError:
         slo = math.nan
-    if not (math.isfinite(slo) and slo >= 1.0):
-        raise UsageError(f"found MOSAIC_SLO={text}, expected a ratio of at least 1.0")
+    if not 1.0 <= slo <= 1000.0:
+        raise UsageError(f"found MOSAIC_SLO={text}, expected a ratio from 1.0 to 1000")
     name = environ.get("MOSAIC_NAME", "").strip() or os.path.basename(sys.argv[0] if sys.argv else "") or "python"
     return ROLES[role], name.encode()[:63].decode(errors="ignore"), slo
 

@@ -66,11 +66,12 @@ impl Calibration {
         let mut state = self.state.lock();
         let State::Running { since_ns, samples } = &mut *state else { return None };
         samples.extend(service_ns);
-        if samples.len() < wanted as usize + WARM_UP && now_ns.saturating_sub(*since_ns) < max_ns {
+        // None may be wanted any more: settings change meanwhile.
+        if wanted > 0 && samples.len() < wanted as usize + WARM_UP && now_ns.saturating_sub(*since_ns) < max_ns {
             return None;
         }
         let mut counted = samples.split_off(WARM_UP.min(samples.len()));
-        let result = (counted.len() >= MIN_SAMPLES.min(wanted as usize)).then(|| {
+        let result = (counted.len() >= MIN_SAMPLES.min(wanted as usize).max(1)).then(|| {
             counted.sort_unstable();
             let n = counted.len();
             Isolated { p50_ns: counted[n / 2], p99_ns: counted[n * 99 / 100], requests: n }
@@ -96,6 +97,19 @@ impl Calibration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn it_ends_when_no_request_is_wanted_any_more() {
+        for samples in [0, WARM_UP, WARM_UP + 1] {
+            let c = Calibration::default();
+            assert_eq!(c.request_begins(0, 100), Some(Change::Begun));
+            for _ in 0..samples {
+                assert_eq!(c.step(Some(5), 1, 100, 1_000_000), None);
+            }
+            let Some(Change::Ended(result)) = c.step(None, 2, 0, 1_000_000) else { panic!("it goes on") };
+            assert_eq!(result.is_some(), samples > WARM_UP);
+        }
+    }
 
     #[test]
     fn warm_up_is_not_counted() {

@@ -30,6 +30,11 @@ fn guarded<T>(failed: T, f: impl FnOnce() -> Result<T, String>) -> T {
     })
 }
 
+/// As [`guarded`], for what takes locks: a forked child may find them taken by threads that it does not have.
+fn guarded_in_parent<T>(failed: T, f: impl FnOnce() -> Result<T, String>) -> T {
+    guarded(failed, || if process::forked_after_use() { Err(text(job::JobError::Forked)) } else { f() })
+}
+
 fn text<E: std::fmt::Display>(e: E) -> String {
     e.to_string()
 }
@@ -57,7 +62,7 @@ fn role(number: c_int) -> Result<Role, String> {
 /// Installs the hook.
 #[unsafe(no_mangle)]
 pub extern "C" fn mosaic_init() -> c_int {
-    guarded(-1, || super::install().map(|_| 0).map_err(text))
+    guarded_in_parent(-1, || super::install().map(|_| 0).map_err(text))
 }
 
 /// Text of this thread's last error.
@@ -131,7 +136,7 @@ pub extern "C" fn mosaic_stream_set_role(stream: *mut c_void, job: i64) -> c_int
 /// `name` is nul-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mosaic_process_role(role_number: c_int, name: *const c_char, slo_ratio: f64) -> c_int {
-    guarded(-1, || {
+    guarded_in_parent(-1, || {
         // SAFETY: the caller's promise.
         let name = unsafe { argument("name", name) }?.to_string();
         let role = role(role_number)?;
@@ -150,7 +155,7 @@ pub unsafe extern "C" fn mosaic_process_role(role_number: c_int, name: *const c_
 /// `json` is nul-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mosaic_configure(json: *const c_char) -> c_int {
-    guarded(-1, || {
+    guarded_in_parent(-1, || {
         // SAFETY: the caller's promise.
         super::configure(unsafe { argument("settings", json) }?).map(|()| 0).map_err(text)
     })
@@ -163,13 +168,13 @@ fn owned(json: String) -> *mut c_char {
 /// Statistics as JSON, to be freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn mosaic_stats_json() -> *mut c_char {
-    guarded(std::ptr::null_mut(), || Ok(owned(stats::json())))
+    guarded_in_parent(std::ptr::null_mut(), || Ok(owned(stats::json())))
 }
 
 /// What `mosaic doctor` finds, as JSON, to be freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn mosaic_doctor_json() -> *mut c_char {
-    guarded(std::ptr::null_mut(), || serde_json::to_string(&doctor::report()).map(owned).map_err(text))
+    guarded_in_parent(std::ptr::null_mut(), || serde_json::to_string(&doctor::report()).map(owned).map_err(text))
 }
 
 /// Frees a string that one of these functions returned.
@@ -196,13 +201,13 @@ pub extern "C" fn mosaic_shutdown() {
 /// Starts to record an HP job's kernels.
 #[unsafe(no_mangle)]
 pub extern "C" fn mosaic_record_start(job: i64) -> c_int {
-    guarded(-1, || record::start(job).map(|()| 0).map_err(text))
+    guarded_in_parent(-1, || record::start(job).map(|()| 0).map_err(text))
 }
 
 /// Ends the recording: JSON lines, to be freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn mosaic_record_stop() -> *mut c_char {
-    guarded(std::ptr::null_mut(), || {
+    guarded_in_parent(std::ptr::null_mut(), || {
         record::stop().map(owned).map_err(|lost| match lost {
             0 => "no recording is going on: call mosaic_record_start first".to_string(),
             n => format!("{n} launches could not be recorded: record fewer requests, and wait for the GPU before"),

@@ -101,7 +101,7 @@ pub fn report() -> Report {
             }
             report.mechanism = Some(mechanism);
         }
-        Err(e) => problem(e.to_string(), "see above; `mosaic demo` needs no GPU"),
+        Err(e) => problem(e.to_string(), "mend what it names; without a GPU only `mosaic demo` works"),
     }
     let mut version = 0;
     // SAFETY: writes one int.
@@ -121,11 +121,16 @@ pub fn report() -> Report {
                 Ok(gpu) => report.gpus.push(gpu),
                 Err(what) => report.problems.push(Problem {
                     what: format!("GPU {ordinal}: {what}"),
-                    remedy: "see the text; other GPUs are not affected".into(),
+                    remedy: "mend what it names; other GPUs are not affected".into(),
                 }),
             }
         }
     }
+    report.problems.extend(
+        super::problems::all()
+            .into_iter()
+            .map(|what| Problem { what, remedy: "mend what it names, and start this process again".into() }),
+    );
     report.proved = !report.gpus.is_empty() && report.gpus.iter().all(|g| g.proved);
     for gpu in report.gpus.iter().filter(|g| !g.proved) {
         report.problems.push(Problem {

@@ -15,7 +15,7 @@ use crate::clock::now_ns;
 use crate::sched::{Admit, Candidate, Decision, IdleOnly, Limits, Policy, Uncontrolled};
 use parking_lot::RwLock;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Waits that end later than this are slept through; nearer ones are polled.
 const SLEEP_FROM_NS: u64 = 60_000;
@@ -31,6 +31,8 @@ const NAP_FRACTION: u64 = 8;
 
 /// Opened at exit, and in forked children: launches go straight through.
 static OPEN: AtomicBool = AtomicBool::new(false);
+/// Launches that are held and come out when the gate opens.
+static HELD: AtomicUsize = AtomicUsize::new(0);
 /// CPU time that waiting took, by polling and napping.
 static WAIT_CPU_NS: AtomicU64 = AtomicU64::new(0);
 
@@ -57,6 +59,16 @@ pub fn configure(s: &settings::Settings) {
 /// Opens or closes the gate for good.
 pub fn set_open(open: bool) {
     OPEN.store(open, Ordering::Release);
+}
+
+/// Launches that are held and will come out of an open gate.
+pub fn held() -> usize {
+    HELD.load(Ordering::SeqCst)
+}
+
+/// In a forked child: the parent's threads are not here.
+pub fn forget_held() {
+    HELD.store(0, Ordering::SeqCst);
 }
 
 /// Whether launches go straight through. At exit not those of a daemon thread of Python's that `lacks_lock`: it stays
@@ -274,6 +286,8 @@ struct Waiting {
     timer_slack: i32,
     /// Asked before the wait: when the interpreter has ended, nobody can tell.
     is_pythons: bool,
+    /// Whether it may have to stay when the gate opens, as [`is_open`] says.
+    stays: bool,
     gil: Option<gil::Released>,
 }
 
@@ -285,7 +299,17 @@ impl Waiting {
         let timer_slack = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
         // SAFETY: as above.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000) };
-        Waiting { since_ns: now, cpu_ns: stats::thread_cpu_ns(), near_since_ns: now, timer_slack, is_pythons, gil }
+        let stays = is_pythons && gil.is_none();
+        HELD.fetch_add(usize::from(!stays), Ordering::SeqCst);
+        Waiting {
+            since_ns: now,
+            cpu_ns: stats::thread_cpu_ns(),
+            near_since_ns: now,
+            timer_slack,
+            is_pythons,
+            stays,
+            gil,
+        }
     }
 
     fn pause(&mut self, recheck_ns: u64) -> Woken {
@@ -308,6 +332,10 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
+        if !self.stays {
+            // None below zero: in a forked child this thread may be the one that is left.
+            let _ = HELD.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+        }
         if self.timer_slack > 0 {
             // SAFETY: puts this thread's timer slack back.
             unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, self.timer_slack as libc::c_ulong) };

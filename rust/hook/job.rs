@@ -5,7 +5,8 @@ use super::device::{self, Device, DeviceError};
 use super::driver::{self, Handle};
 use super::handles::HandleMap;
 use super::histogram::Histogram;
-use super::{request, watch};
+use super::{problems, request, watch};
+use crate::clock::now_ns;
 use crate::ledger::{HpClaim, HpInfo, Keeper, LaneId, LedgerError};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -28,6 +29,11 @@ pub const MAX_JOBS: usize = 1024;
 const POOL_STREAMS: usize = 8;
 /// Streams that a process can have under a role.
 const MAX_STREAMS: usize = 4096;
+
+/// How soon a process's role that could not be applied is tried again.
+const ROLE_RETRY_NS: u64 = 1_000_000_000;
+/// By device: until then a process's role is not tried again.
+static ROLE_REFUSED_UNTIL_NS: [AtomicU64; device::MAX_DEVICES] = [const { AtomicU64::new(0) }; device::MAX_DEVICES];
 
 /// One model, or one process, under a role. Lives as long as the process.
 pub struct Job {
@@ -152,6 +158,8 @@ pub enum JobError {
     Driver(String),
     /// CUDA cannot be used in the child of a fork.
     Forked,
+    /// Another recording is going on.
+    Recording,
 }
 
 impl std::fmt::Display for JobError {
@@ -165,6 +173,7 @@ impl std::fmt::Display for JobError {
             JobError::Full(what, limit) => write!(f, "too many {what}: the limit is {limit} in one process"),
             JobError::Unknown(id) => write!(f, "no job has number {id}: it was never registered, or has ended"),
             JobError::Driver(text) => f.write_str(text),
+            JobError::Recording => f.write_str("a recording is going on: end it with mosaic_record_stop first"),
             JobError::Forked => f.write_str(
                 "this process was forked after its parent had used CUDA, which no forked child can use: start it with \
                  multiprocessing's spawn method",
@@ -299,9 +308,9 @@ pub fn all() -> impl Iterator<Item = &'static Job> {
 pub fn end(id: i64) -> Result<(), JobError> {
     let job = get(id)?;
     job.ended.store(true, Ordering::Relaxed);
-    for stream in job.pool.lock().drain(..) {
-        STREAMS.remove(stream.handle);
-    }
+    job.pool.lock().clear();
+    // SAFETY: the map holds only addresses of leaked `Stream`s.
+    STREAMS.remove_where(|stream| std::ptr::eq(unsafe { &*(stream as *const Stream) }.job, job));
     if let Some(hp) = &job.hp {
         hp.claim.release();
     }
@@ -311,6 +320,7 @@ pub fn end(id: i64) -> Result<(), JobError> {
 /// Puts streams without a role of their own under one.
 pub fn set_process_role(role: ProcessRole) {
     *PROCESS_JOBS.lock() = Some(role);
+    ROLE_REFUSED_UNTIL_NS.iter().for_each(|until| until.store(0, Ordering::Relaxed));
     HAS_PROCESS_ROLE.store(true, Ordering::Release);
     DEFAULT_STREAMS.store(true, Ordering::Release);
     ANY_ROLE.store(true, Ordering::Release);
@@ -384,21 +394,25 @@ fn of_default_or_new(handle: usize, per_thread: bool) -> Option<&'static Stream>
     if unsafe { driver::cuCtxGetDevice(&mut device) } != driver::SUCCESS {
         return None;
     }
+    let refused_until_ns = ROLE_REFUSED_UNTIL_NS.get(device as usize)?;
+    if now_ns() < refused_until_ns.load(Ordering::Relaxed) {
+        return None;
+    }
     // The lock also makes one job per device of it.
     let role = PROCESS_JOBS.lock();
     let role = role.as_ref()?;
     let job = all().find(|j| j.role == role.role && j.name == role.name && j.device.ordinal == device);
-    let job = match job {
-        Some(job) => job,
-        None => register(&role.name, role.role, device, role.slo_ratio, 0)
-            .inspect_err(|e| tracing::error!("this process's role is not in force on GPU {device}: {e}"))
-            .ok()?,
-    };
-    insert(key, handle, job).ok()
+    let job = job.map_or_else(|| register(&role.name, role.role, device, role.slo_ratio, 0), Ok);
+    job.and_then(|job| insert(key, handle, job))
+        .inspect_err(|e| {
+            problems::report(format!("this process runs WITHOUT its role on GPU {device}: {e}"));
+            refused_until_ns.store(now_ns() + ROLE_RETRY_NS, Ordering::Relaxed);
+        })
+        .ok()
 }
 
 fn insert(key: usize, handle: usize, job: &'static Job) -> Result<&'static Stream, JobError> {
-    let stream: &'static Stream = Box::leak(Box::new(Stream {
+    let stream = Box::into_raw(Box::new(Stream {
         handle,
         job,
         lane: AtomicU32::new(0),
@@ -407,11 +421,14 @@ fn insert(key: usize, handle: usize, job: &'static Job) -> Result<&'static Strea
         join: Mutex::new(Join::default()),
         tail: AtomicUsize::new(0),
     }));
-    if !STREAMS.set(key, std::ptr::from_ref(stream) as usize) {
+    if !STREAMS.set(key, stream as usize) {
+        // SAFETY: from `Box::into_raw`, and nobody else has seen it.
+        drop(unsafe { Box::from_raw(stream) });
         return Err(JobError::Full("streams", MAX_STREAMS));
     }
     ANY_ROLE.store(true, Ordering::Release);
-    Ok(stream)
+    // SAFETY: leaked from here on, and shared only as a reference.
+    Ok(unsafe { &*stream })
 }
 
 /// Gives a stream that somebody else made a role, or takes it away.

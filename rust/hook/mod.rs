@@ -23,6 +23,7 @@ pub mod job;
 pub mod names;
 #[cfg(not(feature = "torch"))]
 mod preload;
+pub mod problems;
 pub mod process;
 pub mod prologue;
 pub mod record;
@@ -102,9 +103,10 @@ pub fn settings() -> Settings {
 /// Changes settings: a JSON object of those that change.
 pub fn configure(json: &str) -> Result<(), SettingsError> {
     let mut current = SETTINGS.write();
-    let new = current.unwrap_or_default().merged(json)?;
+    let before = current.map_or_else(Settings::from_env, Ok)?;
+    let new = before.merged(json)?;
     *current = Some(new);
-    drop(current);
+    // Under the lock: gate and settings say the same.
     gate::configure(&new);
     Ok(())
 }
@@ -135,19 +137,31 @@ pub fn install() -> Result<Mechanism, HookError> {
         *current = Some(settings);
         gate::configure(&settings);
     }
+    let wish = wished_mechanism().map_err(HookError::Settings)?;
     process::watch_forks();
-    let mechanism = choose_mechanism();
+    let mechanism = choose_mechanism(&wish);
     tracing::info!(?mechanism, "launch hook");
     *installed = Some(mechanism.clone());
     Ok(mechanism)
 }
 
+/// What `MOSAIC_HOOK` asks for; empty: the best.
+fn wished_mechanism() -> Result<String, SettingsError> {
+    let wish = std::env::var_os("MOSAIC_HOOK").unwrap_or_default().to_string_lossy().into_owned();
+    match wish.as_str() {
+        "" | "detour" | "cupti" | "sections" => Ok(wish),
+        _ => {
+            let expected = "detour, cupti or sections".into();
+            Err(SettingsError::Value { name: "MOSAIC_HOOK".into(), found: wish, expected })
+        }
+    }
+}
+
 /// The best mechanism that can be had, from the one that `MOSAIC_HOOK` names downwards: detour, cupti, sections.
-fn choose_mechanism() -> Mechanism {
-    let wish = std::env::var("MOSAIC_HOOK").unwrap_or_default();
+fn choose_mechanism(wish: &str) -> Mechanism {
     let asked = |what: &str| format!("MOSAIC_HOOK={what} asks for it");
-    let because = match wish.as_str() {
-        "cupti" | "sections" => asked(&wish),
+    let because = match wish {
+        "cupti" | "sections" => asked(wish),
         _ => match install_detours() {
             Ok(mechanism) => return mechanism,
             // Some launches come through a detour now: callbacks would see those twice.

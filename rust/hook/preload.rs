@@ -3,6 +3,7 @@
 //! It steps aside in a Python process, where the package does this, and anywhere else than under LD_PRELOAD.
 
 use super::job::{self, ProcessRole, Role};
+use super::problems;
 use std::ffi::CStr;
 
 /// The file that this works in.
@@ -13,30 +14,36 @@ const ENGINE: &[u8] = b"libmosaic_engine.so";
 static AT_LOAD: extern "C" fn() = at_load;
 
 extern "C" fn at_load() {
-    if let Ok(role) = std::env::var("MOSAIC_ROLE")
-        && is_preloaded()
-        && !is_python()
-        && let Err(e) = apply(&role)
-    {
+    let applied = std::panic::catch_unwind(|| match variable("MOSAIC_ROLE") {
+        Some(role) if is_preloaded() && !is_python() => apply(&role),
+        _ => Ok(()),
+    });
+    if let Err(e) = applied.unwrap_or_else(|_| Err("internal error, please report it".into())) {
         // Nobody is there yet to take an error: the program runs on, and its user has to know that it has no role.
-        eprintln!("mosaic: this process runs WITHOUT its role: {e}");
+        problems::report(format!("this process runs WITHOUT its role: {e}"));
     }
 }
 
+/// A variable that is set to something; names may be no UTF-8.
+fn variable(name: &str) -> Option<String> {
+    let text = std::env::var_os(name)?.to_string_lossy().trim().to_string();
+    Some(text).filter(|text| !text.is_empty())
+}
+
 fn apply(role: &str) -> Result<(), String> {
-    let role = match role {
+    let role = match role.to_lowercase().as_str() {
         "hp" => Role::Hp,
         "be" => Role::Be,
         other => return Err(format!("found MOSAIC_ROLE={other}, expected hp or be")),
     };
-    let slo = std::env::var("MOSAIC_SLO").unwrap_or_else(|_| "1.1".into());
+    let slo = variable("MOSAIC_SLO").unwrap_or_else(|| "1.1".into());
     let slo_ratio = slo
         .parse()
         .ok()
         .filter(|s| (1.0..=1000.0).contains(s))
         .ok_or_else(|| format!("found MOSAIC_SLO={slo}, expected a ratio from 1.0 to 1000"))?;
-    let own_name = || std::env::args().next().unwrap_or_default();
-    let name = std::env::var("MOSAIC_NAME").unwrap_or_else(|_| own_name());
+    let own_name = || std::env::args_os().next().unwrap_or_default().to_string_lossy().into_owned();
+    let name = variable("MOSAIC_NAME").unwrap_or_else(own_name);
     let Err(e) = super::install() else {
         job::set_process_role(ProcessRole { role, name, slo_ratio });
         return Ok(());

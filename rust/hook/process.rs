@@ -23,6 +23,7 @@ extern "C" fn in_child() {
         super::job::abandon_roles();
         gate::set_open(true);
         gil::forget_threads();
+        gate::forget_held();
     }
 }
 
@@ -47,13 +48,13 @@ fn stay_loaded() {
     }
 }
 
-/// Before the interpreter ends: the gate opens, and threads that gave Python's lock up in it come out with it. One that
+/// Before the interpreter ends: the gate opens, and the threads in it come out, those that gave Python's lock up with it. One that
 /// took it again during finalisation would be ended by Python, through our frames. Daemon threads without the lock stay.
 pub fn shutdown() {
     gil::release_no_more();
     gate::set_open(true);
     let until = now_ns() + DRAIN_NS;
-    while gil::released_threads() > 0 && now_ns() < until {
+    while (gil::released_threads() > 0 || gate::held() > 0) && now_ns() < until {
         // They need Python's lock to come out.
         let _gil = gil::release_uncounted();
         std::thread::yield_now();

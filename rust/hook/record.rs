@@ -66,7 +66,11 @@ pub fn start(job: i64) -> Result<(), JobError> {
     let device = job::get(job)?.device;
     let events: Vec<usize> = (0..EVENTS_MADE_BEFORE).map_while(|_| device.event(true)).collect();
     events.into_iter().for_each(|e| device.recycle(e, true));
-    *RECORDING.lock() = Some(Recording::default());
+    let mut recording = RECORDING.lock();
+    if recording.is_some() {
+        return Err(JobError::Recording);
+    }
+    *recording = Some(Recording::default());
     JOB.store(job, Ordering::Release);
     Ok(())
 }

@@ -58,6 +58,15 @@ impl Default for Settings {
 pub enum SettingsError {
     /// Not the JSON object that is expected.
     Json(serde_json::Error),
+    /// A value of no use.
+    Value {
+        /// The setting, or the variable.
+        name: String,
+        /// What was given.
+        found: String,
+        /// What would do.
+        expected: String,
+    },
     /// A number outside its range.
     Range {
         /// The setting.
@@ -73,6 +82,9 @@ impl std::fmt::Display for SettingsError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             SettingsError::Json(e) => write!(f, "settings not understood: {e}"),
+            SettingsError::Value { name, found, expected } => {
+                write!(f, "{name}: found {found}, expected {expected}")
+            }
             SettingsError::Range { name, found, expected: (low, high) } => {
                 write!(f, "setting {name}: found {found}, expected {low} to {high}")
             }
@@ -84,7 +96,7 @@ impl std::error::Error for SettingsError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             SettingsError::Json(e) => Some(e),
-            SettingsError::Range { .. } => None,
+            SettingsError::Range { .. } | SettingsError::Value { .. } => None,
         }
     }
 }
@@ -92,28 +104,37 @@ impl std::error::Error for SettingsError {
 impl Settings {
     /// These settings with those of a JSON object put over them.
     pub fn merged(&self, json: &str) -> Result<Settings, SettingsError> {
-        let mut all = serde_json::to_value(self).map_err(SettingsError::Json)?;
         let change: serde_json::Map<String, serde_json::Value> =
             serde_json::from_str(json).map_err(SettingsError::Json)?;
-        if let Some(map) = all.as_object_mut() {
-            map.extend(change);
-        }
-        let new: Settings = serde_json::from_value(all).map_err(SettingsError::Json)?;
-        new.check()?;
-        Ok(new)
+        change.into_iter().try_fold(*self, |settings, (name, value)| settings.with(&name, value, &name))
     }
 
     /// The defaults with `MOSAIC_<NAME>` variables put over them.
     pub fn from_env() -> Result<Settings, SettingsError> {
-        let mut json = serde_json::Map::new();
         let names = serde_json::to_value(Settings::default()).map_err(SettingsError::Json)?;
-        for name in names.as_object().into_iter().flat_map(|m| m.keys()) {
-            if let Ok(text) = std::env::var(format!("MOSAIC_{}", name.to_uppercase())) {
-                let value = serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text));
-                json.insert(name.clone(), value);
-            }
-        }
-        Settings::default().merged(&serde_json::Value::Object(json).to_string())
+        names.as_object().into_iter().flat_map(|m| m.keys()).try_fold(Settings::default(), |settings, name| {
+            let variable = format!("MOSAIC_{}", name.to_uppercase());
+            let Some(text) = std::env::var_os(&variable) else { return Ok(settings) };
+            let text = text.to_string_lossy();
+            let value = serde_json::from_str(&text).unwrap_or_else(|_| text.into());
+            settings.with(name, value, &variable)
+        })
+    }
+
+    /// These with one changed; `called`: the user's word for it.
+    fn with(&self, name: &str, value: serde_json::Value, called: &str) -> Result<Settings, SettingsError> {
+        let mut all = serde_json::to_value(self).map_err(SettingsError::Json)?;
+        let before = all.as_object_mut().and_then(|map| map.insert(name.into(), value.clone()));
+        let new: Settings = serde_json::from_value(all).map_err(|e| match before {
+            Some(before) => SettingsError::Value {
+                name: called.into(),
+                found: value.to_string(),
+                expected: format!("a value like {before} ({e})"),
+            },
+            None => SettingsError::Json(e),
+        })?;
+        new.check()?;
+        Ok(new)
     }
 
     fn check(&self) -> Result<(), SettingsError> {
@@ -158,9 +179,9 @@ mod tests {
         let s = Settings::default();
         for (json, says) in [
             (r#"{"max_wait": 5}"#, "unknown field `max_wait`"),
-            (r#"{"policy": "fifo"}"#, "unknown variant `fifo`"),
+            (r#"{"policy": "fifo"}"#, r#"policy: found "fifo", expected a value like "idle-only""#),
             (r#"{"in_flight_fraction": -0.5}"#, "found -0.5, expected 0 to 10"),
-            (r#"{"spin_us": null}"#, "invalid type"),
+            (r#"{"spin_us": null}"#, "spin_us: found null, expected a value like 100"),
             ("[1]", "expected a map"),
         ] {
             let e = s.merged(json).unwrap_err().to_string();

@@ -86,6 +86,7 @@ struct Stats {
     stall_totals: Vec<stalls::Total>,
     stalls: Vec<stalls::Stall>,
     gate_wait_cpu_ns: u64,
+    problems: Vec<String>,
 }
 
 fn job_stats(job: &Job) -> JobStats {
@@ -149,6 +150,7 @@ pub fn json() -> String {
         stall_totals,
         stalls,
         gate_wait_cpu_ns: gate::wait_cpu_ns(),
+        problems: super::problems::all(),
     };
     serde_json::to_string(&stats).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}"))
 }

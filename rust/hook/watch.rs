@@ -6,7 +6,7 @@ use super::device;
 use super::driver::{self, Handle};
 use super::job::{self, Hp, Job, Stream};
 use super::request::{self, Closing, end_lane};
-use super::{gate, settings};
+use super::{gate, problems, settings};
 use crate::clock::now_ns;
 use crate::ledger::{Keeper, LaneId};
 use parking_lot::Mutex;
@@ -21,6 +21,10 @@ const SILENT_NS: u64 = 1_000_000;
 /// How long rounds go on after there was something to watch.
 const LINGER_NS: u64 = 100_000_000;
 
+/// How often the ledger's file is looked at.
+const FILE_CHECK_NS: u64 = 1_000_000_000;
+
+static FILES_CHECKED_NS: AtomicU64 = AtomicU64::new(0);
 static LAST_WATCHED_NS: AtomicU64 = AtomicU64::new(0);
 static CLOSING: Mutex<Vec<Closing>> = Mutex::new(Vec::new());
 static ACTIVITIES: Mutex<Vec<(&'static Stream, LaneId)>> = Mutex::new(Vec::new());
@@ -69,6 +73,7 @@ fn tick() -> Option<Duration> {
         watching |= gate::keep_books(device, now);
         watching |= device.with_context(|| collect_where(|c| std::ptr::eq(c.job.device, device)) > 0).unwrap_or(false);
     }
+    check_files(now);
     let activities = end_activities(now);
     let settings = settings();
     for job in job::all() {
@@ -87,6 +92,22 @@ fn tick() -> Option<Duration> {
         // Goes on for a while: under load the next request finds this thread awake, and need not wake it.
         false if now.saturating_sub(watched_ns) < LINGER_NS => Some(Duration::from_nanos(SILENT_NS)),
         false => None,
+    }
+}
+
+/// A ledger that is removed (systemd does that in /dev/shm when a user logs out) splits the jobs that have it open from
+/// those that come later: its users have to know.
+fn check_files(now: u64) {
+    if now.saturating_sub(FILES_CHECKED_NS.load(Ordering::Relaxed)) < FILE_CHECK_NS {
+        return;
+    }
+    FILES_CHECKED_NS.store(now, Ordering::Relaxed);
+    for device in device::all().filter(|d| d.ledger.was_removed()) {
+        problems::report(format!(
+            "the ledger {} was removed: jobs that start from now on neither see this process nor are seen by it; restart \
+             them together, with MOSAIC_LEDGER_DIR or systemd's RemoveIPC=no so that the file stays",
+            device.ledger.path().display()
+        ));
     }
 }
 

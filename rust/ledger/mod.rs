@@ -41,6 +41,7 @@ pub use keeper::Keeper;
 use layout::Body;
 use memmap2::MmapRaw;
 use prefix::Prefix;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -51,6 +52,8 @@ pub struct Ledger {
     gpu_uuid: [u8; 16],
     /// The file's layout version; unless it is this build's, only the prefix is touched.
     layout_version: u32,
+    /// Which file it is: device and inode.
+    identity: (u64, u64),
 }
 
 impl Ledger {
@@ -59,17 +62,29 @@ impl Ledger {
     /// A file of another layout version opens too, with [`Ledger::prefix_only`] true.
     pub fn open(dir: &Path, gpu_uuid: [u8; 16]) -> Result<Arc<Ledger>, LedgerError> {
         let opened = file::open(dir, gpu_uuid)?;
+        let identity = opened.file.metadata().map(|m| (m.dev(), m.ino())).map_err(|source| LedgerError::Io {
+            what: "look at",
+            path: opened.path.clone(),
+            source,
+        })?;
         let map = memmap2::MmapOptions::new()
             .len(opened.bytes)
             .populate()
             .map_raw(&opened.file)
             .map_err(|source| LedgerError::Io { what: "map", path: opened.path.clone(), source })?;
-        Ok(Arc::new(Ledger { map, path: opened.path, gpu_uuid, layout_version: opened.layout_version }))
+        Ok(Arc::new(Ledger { map, path: opened.path, gpu_uuid, layout_version: opened.layout_version, identity }))
     }
 
     /// The file belongs to a build with another layout: HP activity is seen, nothing can be claimed.
     pub fn prefix_only(&self) -> bool {
         self.layout_version != layout::VERSION
+    }
+
+    /// The file at its path is another one now, or none: who opens it from now on is not seen here, nor sees this.
+    pub fn was_removed(&self) -> bool {
+        self.path
+            .symlink_metadata()
+            .map_or_else(|e| e.kind() == std::io::ErrorKind::NotFound, |m| (m.dev(), m.ino()) != self.identity)
     }
 
     /// Where the file is.

@@ -37,7 +37,8 @@ class TestRoleOfEnvironment:
             ({"MOSAIC_ROLE": "best"}, "found MOSAIC_ROLE=best, expected hp or be"),
             ({"MOSAIC_ROLE": "hp", "MOSAIC_SLO": "10%"}, "found MOSAIC_SLO=10%"),
             ({"MOSAIC_ROLE": "hp", "MOSAIC_SLO": "0.9"}, "found MOSAIC_SLO=0.9"),
-            ({"MOSAIC_ROLE": "hp", "MOSAIC_SLO": "inf"}, "found MOSAIC_SLO=inf"),
+            ({"MOSAIC_ROLE": "hp", "MOSAIC_SLO": "inf"}, "found MOSAIC_SLO=inf, expected a ratio from 1.0 to 1000"),
+            ({"MOSAIC_ROLE": "hp", "MOSAIC_SLO": "1001"}, "found MOSAIC_SLO=1001"),
         ],
     )
     def test_wrong_values_are_named(self, environ, says):

@@ -51,7 +51,7 @@ class Machine:
 
     def start(self, *command, **environment):
         process = subprocess.Popen(
-            [str(c) for c in command],
+            [os.fsdecode(c) for c in command],
             env={**self.environment, **environment},
             cwd=self.folder,
             stdin=subprocess.PIPE,
@@ -482,8 +482,12 @@ if child == 0:
     except MosaicError as e:
         if "spawn" not in str(e):
             os._exit(12)
-    if jobs.stats()["jobs"]:
+    try:
+        jobs.stats()
         os._exit(13)
+    except MosaicError as e:
+        if "spawn" not in str(e):
+            os._exit(14)
     os._exit(7)
 _, status = os.waitpid(child, 0)
 assert os.waitstatus_to_exitcode(status) == 7, os.waitstatus_to_exitcode(status)
@@ -774,6 +778,16 @@ def test_unmodified_c_program(machine, c_program, by_command):
     else:
         process = machine.start(c_program, MOSAIC_ROLE="be", **ENGINE, **HOLD_BY_ENVIRONMENT)
     check_that_it_is_held(server, process)
+
+
+def test_program_whose_name_is_no_text(machine, c_program):
+    """Fault: the role's library ends a program that it cannot name."""
+    odd = os.path.join(os.fsencode(machine.folder), b"pro\xffgram")
+    os.link(c_program, odd)
+    process = machine.start(odd, MOSAIC_ROLE="be", **ENGINE, **HOLD_BY_ENVIRONMENT)
+    expect(process, "ready")
+    expect(process, "launched")
+    assert finish(process) == ""
 
 
 def test_c_program_ends_with_a_thread_in_the_gate(machine, c_program):

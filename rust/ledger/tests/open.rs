@@ -28,6 +28,17 @@ fn is_root() -> bool {
 }
 
 #[test]
+fn a_ledger_that_is_removed_or_replaced_is_noticed() {
+    let dir = TempDir::new();
+    let first = dir.ledger();
+    assert!(!first.was_removed());
+    std::fs::remove_file(dir.file()).unwrap();
+    assert!(first.was_removed());
+    let second = dir.ledger();
+    assert!(first.was_removed() && !second.was_removed());
+}
+
+#[test]
 fn a_new_ledger_is_the_owners_alone_whatever_the_umask() {
     for umask in ["0", "511"] {
         let parent = TempDir::new();
