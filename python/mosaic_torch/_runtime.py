@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import itertools
-import math
 import os
 import sys
 import threading
@@ -225,8 +224,8 @@ class Runtime:
         wrapped = wrapper_of(model)
         if wrapped is not None:
             raise UsageError(f"it is already wrapped as {wrapped._job!r}: mosaic_torch.unwrap() it first")
-        if not (isinstance(slo, (int, float)) and math.isfinite(slo) and slo >= 1.0):
-            raise UsageError(f"found slo={slo!r}, expected a ratio of at least 1.0 (1.1 allows 10 % of slowdown)")
+        if not (isinstance(slo, (int, float)) and 1.0 <= slo <= 1000.0):
+            raise UsageError(f"found slo={slo!r}, expected a ratio from 1.0 to 1000 (1.1 allows 10 % of slowdown)")
         module = model if isinstance(model, torch.nn.Module) else None
         owner = module if module is not None else getattr(model, "__self__", None)
         if isinstance(owner, torch.nn.Module):

@@ -416,6 +416,9 @@ pub fn begin_on(job_id: i64, arrived_at_ns: u64, stream: usize) -> Result<i64, R
             }
         });
     });
-    marked.map_err(|e| JobError::Driver(e.to_string()))?;
-    Ok(id)
+    marked.map(|()| id).map_err(|e| {
+        // One left open would hold every BE.
+        let _ = close(id);
+        JobError::Driver(e.to_string()).into()
+    })
 }

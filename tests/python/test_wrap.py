@@ -51,6 +51,7 @@ def test_a_callable_comes_back_wrapped(runtime, library):
         (lambda r: hp(r, Model(), slo=0.9), UsageError, "found slo=0.9"),
         (lambda r: hp(r, Model(), slo=float("nan")), UsageError, "found slo=nan"),
         (lambda r: hp(r, Model(), slo="1.1"), UsageError, "found slo='1.1'"),
+        (lambda r: hp(r, Model(), slo=10**400), UsageError, "found slo=1000"),
         (lambda r: hp(r, hp(r, Model())), UsageError, "already wrapped as <hp job 'Model'"),
         (lambda r: hp(r, hp(r, print)), UsageError, "already wrapped"),
         (lambda r: hp(r, hp(r, Model()).forward), UsageError, "already wrapped"),
