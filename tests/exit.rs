@@ -67,6 +67,7 @@ fn a_child_forked_after_use_passes_through_and_is_told_at_registration() {
             // SAFETY: nul-terminated.
             expect("settings are refused", unsafe { capi::mosaic_configure(settings.as_ptr()) } == -1)?;
             expect("so are statistics", capi::mosaic_stats_json().is_null())?;
+            expect("so is a stream's role", capi::mosaic_stream_set_role(std::ptr::null_mut(), -1) == -1)?;
             drop(request::close(id));
             capi::mosaic_shutdown();
             Ok(())

@@ -18,6 +18,9 @@
  * the caller. Functions that return an int give 0 for success and a negative number for an error; those that return an
  * id give the id or a negative number. After an error, mosaic_last_error() says what was wrong and what to do.
  *
+ * In a child that was forked after CUDA had been used every function but mosaic_shutdown is refused: locks of threads
+ * that only the parent has would never be given back there.
+ *
  * Streams are passed as `void*`: a CUstream or cudaStream_t, unchanged. Times are nanoseconds of CLOCK_MONOTONIC.
  */
 #ifndef MOSAIC_H

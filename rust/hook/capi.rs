@@ -124,7 +124,7 @@ pub extern "C" fn mosaic_request_end(request: i64) -> c_int {
 /// Gives a stream of the caller's a role; job -1 takes it away.
 #[unsafe(no_mangle)]
 pub extern "C" fn mosaic_stream_set_role(stream: *mut c_void, job: i64) -> c_int {
-    guarded(-1, || {
+    guarded_in_parent(-1, || {
         let job = if job < 0 { None } else { Some(job::get(job).map_err(text)?) };
         job::set_stream_role(stream as usize, job).map(|_| 0).map_err(text)
     })
