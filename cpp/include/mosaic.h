@@ -63,6 +63,7 @@ const char* mosaic_last_error(void);
  *   "calibration_requests"  how many isolated requests are measured at the start of an HP job ...
  *   "calibration_max_s"     ... and for how many seconds at most
  *   "stall_ms"              how long an HP request may be silent with an idle GPU before best-effort work goes on
+ *   "settle_us"             how long high-priority must have been idle before best-effort is let in
  *   "launch_lead_us"        with this much best-effort work left, the next launch may go however long it is
  *   "spin_us"               how long a held launch spins before it sleeps
  * An unknown key or a value out of range is an error, and nothing is changed.

@@ -242,7 +242,11 @@ fn try_admit(stream: &Stream, key: u64, candidate: &mut Candidate) -> Result<(Ti
     candidate.waiting_since_ns = candidate.waiting_since_ns.min(now);
     poll_and_publish(device, be, &mut tracker, now);
     candidate.duration_ns = tracker.duration_ns(key);
-    let snapshot = device.ledger.snapshot(now, rules.stall_ns);
+    let mut snapshot = device.ledger.snapshot(now, rules.stall_ns);
+    if snapshot.hp_active > 0 {
+        be.hp_seen_ns.store(now, Ordering::Relaxed);
+    }
+    snapshot.hp_last_active_ns = Some(be.hp_seen_ns.load(Ordering::Relaxed)).filter(|at_ns| *at_ns > 0);
     match rules.policy.decide(&snapshot, candidate, now) {
         Decision::Admit(why) => {
             let ticket = tracker.reserve(device, stream.handle, key, now);

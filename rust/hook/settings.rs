@@ -15,6 +15,8 @@ pub struct Settings {
     pub max_wait_ms: f64,
     /// With this much BE work left on the GPU the next launch may go, however long it is.
     pub launch_lead_us: f64,
+    /// How long HP must have been idle before BE is let in.
+    pub settle_us: f64,
     /// How long an open HP request may be silent with an idle GPU before BE goes on, one kernel at a time. The
     /// larger of this and the request's isolated time counts.
     pub stall_ms: f64,
@@ -44,6 +46,7 @@ impl Default for Settings {
             in_flight_fraction: limits.in_flight_fraction,
             max_wait_ms: limits.max_wait_ns as f64 / 1e6,
             launch_lead_us: limits.launch_lead_ns as f64 / 1e3,
+            settle_us: limits.settle_ns as f64 / 1e3,
             stall_ms: 20.0,
             calibration_requests: 200,
             calibration_max_s: 5.0,
@@ -142,6 +145,7 @@ impl Settings {
             ("in_flight_fraction", self.in_flight_fraction, 0.0, 10.0),
             ("max_wait_ms", self.max_wait_ms, 0.0, 3_600_000.0),
             ("launch_lead_us", self.launch_lead_us, 0.0, 1e6),
+            ("settle_us", self.settle_us, 0.0, 1e6),
             ("stall_ms", self.stall_ms, 0.1, 3_600_000.0),
             ("calibration_max_s", self.calibration_max_s, 0.0, 3600.0),
             ("spin_us", self.spin_us, 0.0, 1e6),
@@ -159,6 +163,7 @@ impl Settings {
             in_flight_fraction: self.in_flight_fraction,
             max_wait_ns: (self.max_wait_ms * 1e6) as u64,
             launch_lead_ns: (self.launch_lead_us * 1e3) as u64,
+            settle_ns: (self.settle_us * 1e3) as u64,
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::ledger::BeClaim;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// What an unknown kernel is taken for until it is done; its length is flagged as unknown beside.
 const UNKNOWN_GUESS_NS: u64 = 50_000;
@@ -25,6 +25,8 @@ pub struct BestEffort {
     pub claim: BeClaim,
     /// Its work in flight.
     pub tracker: Mutex<Tracker>,
+    /// When one of its launches last saw an HP request active; 0: never.
+    pub hp_seen_ns: AtomicU64,
     /// The keeper looks at it from time to time.
     pub watched: AtomicBool,
     /// It had nothing in flight when the keeper looked last.
@@ -37,6 +39,7 @@ impl BestEffort {
         BestEffort {
             claim,
             tracker: Mutex::new(Tracker::default()),
+            hp_seen_ns: AtomicU64::new(0),
             watched: AtomicBool::new(false),
             quiet: AtomicBool::new(false),
         }

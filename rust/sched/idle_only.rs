@@ -46,6 +46,10 @@ impl Policy for IdleOnly {
         if s.hp_jobs == 0 {
             return admit_within(NO_HP_CAP_NS);
         }
+        let settled_ns = s.hp_last_active_ns.map_or(0, |at_ns| at_ns.saturating_add(self.limits.settle_ns));
+        if now_ns < settled_ns.min(bound_ns) {
+            return wait(Wait::HpSettling, settled_ns);
+        }
         if s.be_in_flight == 0 {
             return Decision::Admit(Admit::Rule);
         }
@@ -68,7 +72,14 @@ mod tests {
     const US: u64 = 1_000;
 
     fn policy() -> IdleOnly {
-        IdleOnly { limits: Limits { in_flight_fraction: 0.02, max_wait_ns: 1000 * MS, launch_lead_ns: 8 * US } }
+        IdleOnly {
+            limits: Limits {
+                in_flight_fraction: 0.02,
+                max_wait_ns: 1000 * MS,
+                launch_lead_ns: 8 * US,
+                settle_ns: 30 * US,
+            },
+        }
     }
 
     /// HP alone takes 8 ms, so the cap is 160 us.
@@ -90,8 +101,9 @@ mod tests {
         let hp = Snapshot { hp_active: 1, ..idle() };
         let hp_be = Snapshot { hp_active: 1, ..in_flight(1, 10, false) };
         let stalled = |s| Snapshot { hp_stalled: true, ..s };
+        let ended = |us| Snapshot { hp_last_active_ns: Some(us * US), ..idle() };
         type Case = (&'static str, Snapshot, Candidate, u64, Result<Admit, Wait>);
-        let cases: [Case; 20] = [
+        let cases: [Case; 24] = [
             ("idle GPU, known kernel", idle(), known(50), 1, Ok(Admit::Rule)),
             ("idle GPU, unknown kernel", idle(), unknown, 1, Ok(Admit::Rule)),
             ("idle GPU, kernel over the cap", idle(), known(9000), 1, Ok(Admit::Rule)),
@@ -118,6 +130,10 @@ mod tests {
                 Err(Wait::InFlight),
             ),
             ("HP active", hp, known(4), 1, Err(Wait::HpActive)),
+            ("HP active a moment ago", ended(100), known(4), 130 * US - 1, Err(Wait::HpSettling)),
+            ("HP idle for long enough", ended(100), known(4), 130 * US, Ok(Admit::Rule)),
+            ("HP active a moment ago, at the bound", ended(999_990), known(4), 1000 * MS, Ok(Admit::Rule)),
+            ("HP gone a moment ago", Snapshot { hp_jobs: 0, ..ended(100) }, known(4), 110 * US, Ok(Admit::Rule)),
             ("HP active up to the bound", hp, known(4), 1000 * MS - 1, Err(Wait::HpActive)),
             ("HP active at the bound", hp, known(4), 1000 * MS, Ok(Admit::WaitBound)),
             ("at the bound, one at a time", hp_be, known(4), 1000 * MS, Err(Wait::InFlight)),
@@ -159,14 +175,15 @@ mod tests {
         let times = [0, 1, 5 * US, 160 * US, 8 * MS, 999 * MS, 1000 * MS, 5000 * MS, u64::MAX];
         for _ in 0..100_000 {
             let mut time = |some: bool| some.then(|| times[next(times.len() as u64) as usize]);
-            let (end, t_iso, left, duration, since, now) =
-                (time(true), time(true), time(true), time(true), time(true), time(true));
+            let (end, last, t_iso, left, duration, since, now) =
+                (time(true), time(true), time(true), time(true), time(true), time(true), time(true));
             let snapshot = Snapshot {
                 hp_jobs: next(3) as u32,
                 hp_active: next(3) as u32,
                 hp_calibrating: next(4) == 0,
                 hp_stalled: next(2) == 0,
                 hp_expected_end_ns: end.filter(|_| next(2) == 0),
+                hp_last_active_ns: last.filter(|_| next(2) == 0),
                 min_t_iso_ns: t_iso.filter(|_| next(3) > 0),
                 be_in_flight: next(3) as u32,
                 be_in_flight_ns: left.unwrap_or(0),

@@ -20,6 +20,8 @@ pub struct Snapshot {
     pub hp_stalled: bool,
     /// When the last open HP request is expected to end, where its isolated time is known.
     pub hp_expected_end_ns: Option<u64>,
+    /// When an HP request was last seen active, as far as the asker knows.
+    pub hp_last_active_ns: Option<u64>,
     /// Smallest isolated service time of the registered HP jobs; `None` while none is known.
     pub min_t_iso_ns: Option<u64>,
     /// BE kernels in flight on this GPU, in all processes.
@@ -69,6 +71,8 @@ pub enum Admit {
 pub enum Wait {
     /// An HP request is active.
     HpActive,
+    /// One was, a moment ago.
+    HpSettling,
     /// An HP job is measuring its isolated times.
     Calibrating,
     /// The cap on BE time in flight is reached.
@@ -85,11 +89,13 @@ pub struct Limits {
     /// With this much BE work left on the GPU the next launch may go even if it alone exceeds the cap: it hides the
     /// launch latency, so that long kernels run back to back.
     pub launch_lead_ns: u64,
+    /// HP must have been idle for so long: a server that turns to its next request at once finds no BE between two.
+    pub settle_ns: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { in_flight_fraction: 0.01, max_wait_ns: 1_000_000_000, launch_lead_ns: 8_000 }
+        Limits { in_flight_fraction: 0.01, max_wait_ns: 1_000_000_000, launch_lead_ns: 8_000, settle_ns: 30_000 }
     }
 }
 

@@ -251,6 +251,7 @@ impl Scenario<'_> {
             t_iso_ns: self.hp.t_iso_ns(),
             arrived: 0,
             hp_begun_ns: 0,
+            hp_done_ns: None,
             waiting_since_ns: None,
             next_ask_ns: None,
             be_drained_ns: 0,
@@ -269,6 +270,8 @@ struct Replay<'a> {
     /// HP requests that have arrived.
     arrived: usize,
     hp_begun_ns: u64,
+    /// When its last request ended.
+    hp_done_ns: Option<u64>,
     /// Since when the BE launch at the gate has waited.
     waiting_since_ns: Option<u64>,
     /// When it asks again.
@@ -320,6 +323,7 @@ impl Replay<'_> {
             let arrival_ns = self.scenario.arrivals_ns.get(self.hp.begun - 1).copied().unwrap_or(now_ns);
             self.out.hp_latency_ns.push(now_ns.saturating_sub(arrival_ns));
             self.out.hp_busy_ns += now_ns - self.hp_begun_ns;
+            self.hp_done_ns = Some(now_ns);
             self.wake_be(now_ns);
         }
         if be_done && let Some(be) = &mut self.be {
@@ -398,6 +402,7 @@ impl Replay<'_> {
             hp_active: u32::try_from(hp_active).unwrap_or(u32::MAX),
             hp_calibrating: false,
             hp_stalled: false,
+            hp_last_active_ns: if hp_active > 0 { Some(now_ns) } else { self.hp_done_ns },
             hp_expected_end_ns: newest_ns.filter(|_| hp_active > 0).map(|at_ns| at_ns + self.t_iso_ns),
             hp_jobs: 1,
             min_t_iso_ns: Some(self.t_iso_ns),

@@ -41,6 +41,7 @@ fn oracle(hp: &[Hp], be: &[Be], now_ns: u64, stall_ns: u64) -> Snapshot {
         hp_calibrating: hp.iter().any(|h| h.calibrating),
         hp_stalled: !lanes.is_empty() && lanes.iter().all(stalled),
         hp_expected_end_ns: all_known.then(|| lanes.iter().map(|(h, l)| l.begin_ns + h.t_iso_ns).max().unwrap()),
+        hp_last_active_ns: None,
         min_t_iso_ns: hp.iter().filter(|h| h.t_iso_ns > 0).map(|h| h.t_iso_ns).min(),
         be_in_flight: busy.iter().map(|b| b.in_flight).sum(),
         be_in_flight_ns: busy.iter().map(|b| b.drained_at_ns.saturating_sub(now_ns)).sum(),
