@@ -7,9 +7,10 @@ without a GPU too. Inputs come from a fixed seed.
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -61,11 +62,11 @@ class Plan:
     bytes_written: int | None
     flops: int | None = 0
     shared_bytes: int = 0
-    # The ctypes values whose addresses a launch passes.
-    values: tuple[Any, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "values", tuple(map(_value, self.args)))
+    @functools.cached_property
+    def values(self) -> tuple[Any, ...]:
+        """The ctypes values whose addresses a launch passes."""
+        return tuple(map(_value, self.args))
 
 
 def _value(arg: Any) -> Any:
@@ -423,13 +424,14 @@ def _rmsnorm(p: Params, target: Target) -> Plan:
 def _spmv(p: Params, target: Target) -> Plan:
     rows, per_row, warp = p["rows"], p["per_row"], p["way"] == "warp"
     row = torch.arange(rows, device=target.device)
-    lengths = torch.full_like(row, per_row)
+    lengths, n = torch.full_like(row, per_row), rows * per_row
     if p["pattern"] == "skewed":  # one row in 64 has half of all the values
         lengths = torch.where(row % 64 == 0, 32 * per_row, per_row // 2)
+        long_rows = math.ceil(rows / 64)
+        n = 32 * per_row * long_rows + per_row // 2 * (rows - long_rows)
     begins = torch.zeros(rows + 1, device=target.device, dtype=torch.int32)
     begins[1:] = lengths.cumsum(0)
-    row_of = row.repeat_interleave(lengths)
-    n = len(row_of)
+    row_of = row.repeat_interleave(lengths, output_size=n)
     if p["pattern"] == "band":
         columns = ((row_of + torch.arange(n, device=target.device) - begins[row_of] - per_row // 2) % rows).int()
     else:
