@@ -60,17 +60,25 @@ def call(family: str, params: Mapping[str, Param], target: Target) -> Call:
 
 
 @contextmanager
-def _tf32(wanted: bool) -> Iterator[None]:
-    """FP32 products with or without TF32; as it was afterwards."""
-    owners = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)
-    before = [owner.fp32_precision for owner in owners]
+def _settings(*wanted: tuple[Any, str, Any]) -> Iterator[None]:
+    """Some of torch's global settings, each an owner, a name and a value; as they were afterwards."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in wanted]
     try:
-        for owner in owners:
-            owner.fp32_precision = "tf32" if wanted else "ieee"
+        for each in wanted:
+            setattr(*each)
         yield
     finally:
-        for owner, precision in zip(owners, before, strict=True):
-            owner.fp32_precision = precision
+        for each in before:
+            setattr(*each)
+
+
+def _tf32(wanted: bool) -> tuple[tuple[Any, str, Any], ...]:
+    """FP32 products with or without TF32."""
+    precision = "tf32" if wanted else "ieee"
+    return (
+        (torch.backends.cuda.matmul, "fp32_precision", precision),
+        (torch.backends.cudnn.conv, "fp32_precision", precision),
+    )
 
 
 def _gemm(p: Params, target: Target) -> Call:
@@ -79,7 +87,7 @@ def _gemm(p: Params, target: Target) -> Call:
     c = target.empty(m, n, dtype=dtype)
 
     def run() -> Tensor:
-        with _tf32(p["dtype"] == "tf32"), torch.no_grad():
+        with _settings(*_tf32(p["dtype"] == "tf32")), torch.no_grad():
             return torch.mm(a, b, out=c)
 
     return Call(
@@ -97,7 +105,7 @@ def _gemv(p: Params, target: Target) -> Call:
     x, y = target.floats(n, dtype=dtype), target.empty(m, dtype=dtype)
 
     def run() -> Tensor:
-        with _tf32(False), torch.no_grad():
+        with _settings(*_tf32(False)), torch.no_grad():
             return torch.mv(a, x, out=y)
 
     return Call(
@@ -171,21 +179,20 @@ def _convolution(p: Params, target: Target) -> Call:
     side = (p["side"] + 2 * padding - size) // stride + 1
     outputs = p["batch"] * filters * side * side
 
+    # Heuristics choose cuDNN's plan, not timings: the same kernel in each process.
+    cudnn = torch.backends.cudnn
+    fixed = (*_tf32(p["dtype"] == "tf32"), (cudnn, "benchmark", False), (cudnn, "deterministic", True))
+
     def run() -> Tensor:
-        # Heuristics choose the plan, not timings: the same kernel in each process.
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True), torch.no_grad():
+        with _settings(*fixed), torch.no_grad():
             return F.conv2d(x, weight, stride=stride, padding=padding, groups=groups)
 
-    def run_precisely() -> Tensor:
-        with _tf32(p["dtype"] == "tf32"):
-            return run()
-
     def reference() -> Tensor:
-        with _tf32(False), torch.backends.cudnn.flags(enabled=False), torch.no_grad():
+        with _settings(*_tf32(False), (cudnn, "enabled", False)), torch.no_grad():
             return F.conv2d(x.float(), weight.float(), stride=stride, padding=padding, groups=groups)
 
     return Call(
-        run_precisely,
+        run,
         reference,
         footprint_bytes=x.nbytes + weight.nbytes + outputs * x.itemsize,
         flops=2 * outputs * weight[0].numel(),  # as the definition has it: Winograd needs fewer
