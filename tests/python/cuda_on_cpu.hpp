@@ -186,8 +186,8 @@ inline float warp_sum(float x) {
   for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(0xffffffffu, x, apart);
   return x;
 }
-inline u32 load_ca(const u32* p) { return *p; }
-inline u32 load_cg(const u32* p) { return *p; }
+inline u32 load_l1(const u32* p) { return *p; }
+inline u32 load_l2(const u32* p) { return *p; }
 inline void touch_cg(uint4* p, bool store, u32 word, uint4& loaded) {
   if (store)
     *p = {word, word, word, word};

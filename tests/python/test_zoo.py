@@ -132,7 +132,10 @@ SMALL = [
     ("fdtd", {"radius": 2, "nx": 16, "ny": 8, "nz": 6, "x": 16, "y": 4, "depth": 6}),
     ("fdtd", {"radius": 4, "nx": 32, "ny": 16, "nz": 12, "x": 16, "y": 8, "depth": 4}),
 ]
-CPU = own.Target(torch.device("cpu"), sms=2)
+
+
+def on(sms=2):
+    return own.Target(torch.device("cpu"), sms)
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +147,7 @@ def on_cpu(tmp_path_factory):
     shutil.copy(Path(__file__).with_name("cuda_on_cpu.hpp"), folder / nvrtc.HEADER)
     names: dict[str, set[str]] = {}
     for family, params in SMALL:
-        names.setdefault(zoo.families()[family].source, set()).add(own.plan(family, params, CPU).kernel)
+        names.setdefault(zoo.families()[family].source, set()).add(own.plan(family, params, on()).kernel)
     libraries = {}
     for source, kernels in names.items():
         shutil.copy(nvrtc.FOLDER / source, folder)
@@ -172,14 +175,14 @@ def on_cpu(tmp_path_factory):
 @pytest.mark.parametrize(("family", "params"), SMALL, ids=lambda x: x if isinstance(x, str) else "")
 def test_own_kernels_compute_what_they_say(on_cpu, family, params):
     """Fault: a kernel that does other work than its name and its figures say."""
-    plan = own.plan(family, params, CPU)
+    plan = own.plan(family, params, on())
     plan.check(lambda: on_cpu(zoo.families()[family].source, plan))
 
 
 @pytest.mark.parametrize("family", sorted({family for family, _ in SMALL}))
 def test_the_check_sees_a_kernel_that_does_nothing(family):
     """Fault: a check that any kernel passes."""
-    plan = own.plan(family, next(p for f, p in SMALL if f == family), CPU)
+    plan = own.plan(family, next(p for f, p in SMALL if f == family), on())
     with pytest.raises(AssertionError):
         plan.check(lambda: None)
 
@@ -223,22 +226,21 @@ def test_library_calls_compute_what_they_say(family, params):
     """Fault: a reference that is not the call's, or global settings of torch's that stay changed."""
     owners = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)
     before = [owner.fp32_precision for owner in owners]
-    call = library.call(family, params, CPU)
+    call = library.call(family, params, on())
     call.check(call.run)
     with pytest.raises(AssertionError):
-        call.check(lambda: 0.9 * call.run())
+        call.check(lambda: 0.98 * call.run())
     assert [owner.fp32_precision for owner in owners] == before
 
 
 @pytest.mark.parametrize("config", zoo.configs(), ids=lambda config: config.name)
 def test_listed_shapes_fit_a_gpu(config):
     """Fault: a listed shape that its builder refuses, that no GPU from 8.0 to 9.0 launches, or too large."""
-    target = own.Target(torch.device("cpu"), sms=132)
     with FakeTensorMode():  # shapes only
         if zoo.families()[config.family].kind == "torch":
-            assert library.call(config.family, config.params, target).footprint_bytes < 2 << 30
+            assert library.call(config.family, config.params, on(sms=132)).footprint_bytes < 2 << 30
             return
-        plan = own.plan(config.family, config.params, target)
+        plan = own.plan(config.family, config.params, on(sms=132))
     assert 0 < plan.footprint_bytes < 2 << 30
     assert math.prod(plan.block) <= 1024
     assert all(0 < n <= most for n, most in zip(plan.grid, (2**31 - 1, 65535, 65535), strict=True))
@@ -259,7 +261,15 @@ def test_listed_shapes_fit_a_gpu(config):
 def test_shapes_that_a_kernel_cannot_do_are_refused(family, params, text):
     """Fault: a launch that reads past its inputs, or a mixture that is not the one asked for."""
     with pytest.raises(UsageError, match=text):
-        own.plan(family, params, CPU)
+        own.plan(family, params, on())
+
+
+def test_inputs_are_the_same_again_but_not_the_same_twice():
+    """Fault: measurements of other inputs each time, or a product of a matrix with itself."""
+    (a, b), (c, d) = ((target.floats(9), target.floats(9)) for target in (on(), on()))
+    assert torch.equal(a, c)
+    assert torch.equal(b, d)
+    assert not torch.equal(a, b)
 
 
 def test_unknown_family_is_named():

@@ -20,9 +20,13 @@ __device__ void chain(T* out, u32 iterations, T a, T b) {
   out[thread_index()] = sum;
 }
 
-#define CHAIN(ILP)                                                                                             \
-  KERNEL chain_f32_ilp##ILP(float* out, u32 iterations, float a, float b) { chain<float, ILP>(out, iterations, a, b); } \
-  KERNEL chain_f64_ilp##ILP(double* out, u32 iterations, double a, double b) { chain<double, ILP>(out, iterations, a, b); }
+#define CHAIN(ILP)                                                             \
+  KERNEL chain_f32_ilp##ILP(float* out, u32 iterations, float a, float b) {    \
+    chain<float, ILP>(out, iterations, a, b);                                  \
+  }                                                                            \
+  KERNEL chain_f64_ilp##ILP(double* out, u32 iterations, double a, double b) { \
+    chain<double, ILP>(out, iterations, a, b);                                 \
+  }
 CHAIN(1)
 CHAIN(2)
 CHAIN(3)

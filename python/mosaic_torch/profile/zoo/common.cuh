@@ -7,7 +7,7 @@ typedef unsigned long long u64;
 #define KERNEL extern "C" __global__ void
 
 // The block's dynamic shared memory as an array of T, aligned to 16 bytes.
-#define DYNAMIC_SHARED(T, name)                              \
+#define DYNAMIC_SHARED(T, name)                               \
   extern __shared__ __align__(16) unsigned char zoo_shared[]; \
   T* name = reinterpret_cast<T*>(zoo_shared)
 
@@ -29,12 +29,12 @@ __device__ __forceinline__ float warp_sum(float x) {
 }
 
 // Loads that the compiler neither drops nor merges: through L1, and past it (cached in L2 only).
-__device__ __forceinline__ u32 load_ca(const u32* p) {
+__device__ __forceinline__ u32 load_l1(const u32* p) {
   u32 x;
-  asm volatile("ld.global.ca.u32 %0, [%1];" : "=r"(x) : "l"(p));
+  asm volatile("ld.global.u32 %0, [%1];" : "=r"(x) : "l"(p));
   return x;
 }
-__device__ __forceinline__ u32 load_cg(const u32* p) {
+__device__ __forceinline__ u32 load_l2(const u32* p) {
   u32 x;
   asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(x) : "l"(p));
   return x;

@@ -40,17 +40,17 @@ __device__ void step(const float* __restrict__ in, float* __restrict__ out, u32 
     float sum = star.weight[0] * column[RADIUS];
 #pragma unroll
     for (int r = 1; r <= RADIUS; ++r) {
-      const float around = tile[y * width + x - r] + tile[y * width + x + r] + tile[(y - r) * width + x] +
-                           tile[(y + r) * width + x];
+      const float around =
+          tile[y * width + x - r] + tile[y * width + x + r] + tile[(y - r) * width + x] + tile[(y + r) * width + x];
       sum += star.weight[r] * (around + column[RADIUS - r] + column[RADIUS + r]);
     }
     out[at] = sum;
   }
 }
 
-#define FDTD(RADIUS)                                                                                          \
+#define FDTD(RADIUS)                                                                                       \
   KERNEL fdtd_r##RADIUS(const float* in, float* out, u32 nx, u32 ny, u32 depth, const Star<RADIUS> star) { \
-    step<RADIUS>(in, out, nx, ny, depth, star);                                                               \
+    step<RADIUS>(in, out, nx, ny, depth, star);                                                            \
   }
 FDTD(1)
 FDTD(2)

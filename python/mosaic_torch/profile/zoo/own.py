@@ -33,16 +33,18 @@ class Target:
     device: torch.device
     sms: int
 
+    @functools.cached_property
     def generator(self) -> torch.Generator:
+        """One for all draws: tensors of one plan differ, and a new target repeats them."""
         return torch.Generator(self.device).manual_seed(SEED)
 
     def floats(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """From the normal distribution."""
-        return torch.randn(*shape, generator=self.generator(), device=self.device).to(dtype)
+        return torch.randn(*shape, generator=self.generator, device=self.device).to(dtype)
 
     def integers(self, low: int, high: int, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
         """Evenly from low to high - 1."""
-        return torch.randint(low, high, shape, generator=self.generator(), device=self.device, dtype=dtype)
+        return torch.randint(low, high, shape, generator=self.generator, device=self.device, dtype=dtype)
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(*shape, device=self.device, dtype=dtype)

@@ -5,13 +5,13 @@
 KERNEL pchase_l1(const u32* next, const u32* starts, u32* out, u32 steps) {
   u32 at = starts[thread_index()];
 #pragma unroll 8
-  for (u32 k = 0; k < steps; ++k) at = load_ca(next + at);
+  for (u32 k = 0; k < steps; ++k) at = load_l1(next + at);
   out[thread_index()] = at;
 }
 
 KERNEL pchase_l2(const u32* next, const u32* starts, u32* out, u32 steps) {
   u32 at = starts[thread_index()];
 #pragma unroll 8
-  for (u32 k = 0; k < steps; ++k) at = load_cg(next + at);
+  for (u32 k = 0; k < steps; ++k) at = load_l2(next + at);
   out[thread_index()] = at;
 }

@@ -14,9 +14,9 @@ __device__ void transpose(const float* __restrict__ in, float* __restrict__ out,
   for (u32 row = 0; row < TILE; row += ROWS) out[u64(left + y + row) * height + top + x] = tile[x][y + row];
 }
 
-#define TRANSPOSE(NAME, TILE, ROWS, PADDING)                                   \
+#define TRANSPOSE(NAME, TILE, ROWS, PADDING)                                    \
   KERNEL transpose_##NAME(const float* in, float* out, u32 width, u32 height) { \
-    transpose<TILE, ROWS, PADDING>(in, out, width, height);                    \
+    transpose<TILE, ROWS, PADDING>(in, out, width, height);                     \
   }
 TRANSPOSE(tile16, 16, 16, 0)
 TRANSPOSE(tile16_padded, 16, 16, 1)
