@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mosaic_torch.errors import UsageError
+from mosaic_torch.errors import DeviceError, UsageError
 from mosaic_torch.profile import zoo
 from mosaic_torch.profile.zoo import library, nvrtc, own, table
 
@@ -189,7 +189,10 @@ def test_the_check_sees_a_kernel_that_does_nothing(family):
 
 def test_every_own_kernel_is_tried():
     """Fault: a kernel in a listed configuration that no small shape covers."""
-    assert {family for family, _ in SMALL} == {family.name for family in OWN}
+    tried = {own.plan(family, params, on()).kernel for family, params in SMALL}
+    with FakeTensorMode():
+        listed = {own.plan(c.family, c.params, on()).kernel for c in zoo.configs() if c.family in own._BUILDERS}
+    assert listed <= tried
 
 
 # Small shapes of every library call; scaled_dot_product_attention has a flash kernel for the CPU too.
@@ -276,6 +279,76 @@ def test_unknown_family_is_named():
     """Fault: an unhelpful error, or one only a GPU machine shows."""
     with pytest.raises(UsageError, match="'nothing'"):
         zoo.build(table.make("nothing"))
+
+
+class Driver:
+    """Stands in for libcuda: one kernel that may have 48 KiB of shared memory until told otherwise."""
+
+    def __init__(self, launch_code=0):
+        self.launch_code, self.shared_bytes, self.launches = launch_code, 48 << 10, []
+
+    def cuLibraryLoadData(self, library, image, *nothing):
+        library._obj.value = 1
+        return 0
+
+    def cuLibraryGetKernel(self, kernel, library, name):
+        kernel._obj.value = 2
+        return 0 if name == b"copy_4" else 500
+
+    def cuKernelGetAttribute(self, value, which, kernel, device):
+        value._obj.value = {1: 16, 4: 20, 8: self.shared_bytes}[which]
+        return 0
+
+    def cuKernelSetAttribute(self, which, value, kernel, device):
+        assert which == 8
+        self.shared_bytes = value
+        return 0
+
+    def cuLaunchKernel(self, *args):
+        self.launches.append(args)
+        return self.launch_code
+
+    def cuGetErrorName(self, code, name):
+        name._obj.value = b"CUDA_ERROR_%d" % code
+        return 0
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    double = Driver()
+    monkeypatch.setattr(nvrtc, "_driver", lambda: double)
+    monkeypatch.setattr(nvrtc, "_library", nvrtc._library.__wrapped__)
+    return double
+
+
+def test_a_launch_passes_shape_stream_and_arguments(compiler, driver):
+    """Fault: arguments in another order or size than the kernel's, or freed before the launch."""
+    kernel = nvrtc.Kernel("copy.cu", "copy_4", 0, 80)
+    launch = kernel.bound((7, 6, 5), (4, 3, 2), 100, [ctypes.c_void_p(1 << 40), ctypes.c_uint(9), ctypes.c_float(0.5)])
+    launch(77)
+    (handle, *shape, addresses, extra) = driver.launches[0]
+    assert (handle.value, shape, extra) == (2, [7, 6, 5, 4, 3, 2, 100, 77], None)
+    types = (ctypes.c_void_p, ctypes.c_uint, ctypes.c_float)
+    values = [kind.from_address(address).value for kind, address in zip(types, addresses, strict=True)]
+    assert values == [1 << 40, 9, 0.5]
+    assert (kernel.registers, kernel.static_shared_bytes) == (20, 16)
+
+
+def test_shared_memory_of_a_kernel_only_grows(compiler, driver):
+    """Fault: a configuration that no longer launches, since a smaller one of its kernel was built after it."""
+    kernel = nvrtc.Kernel("copy.cu", "copy_4", 0, 80)
+    for shared_bytes, allowed in ((1 << 10, 48 << 10), (96 << 10, 96 << 10), (64 << 10, 96 << 10)):
+        kernel.bound((1, 1, 1), (32, 1, 1), shared_bytes, [])
+        assert driver.shared_bytes == allowed
+
+
+def test_driver_errors_say_which_kernel(compiler, driver):
+    """Fault: a launch that fails in silence."""
+    with pytest.raises(DeviceError, match=r"copy_5.*CUDA_ERROR_500"):
+        nvrtc.Kernel("copy.cu", "copy_5", 0, 80)
+    driver.launch_code = 701
+    with pytest.raises(DeviceError, match=r"copy_4.*CUDA_ERROR_701"):
+        nvrtc.Kernel("copy.cu", "copy_4", 0, 80).bound((1, 1, 1), (1, 1, 1), 0, [])(0)
 
 
 @pytest.mark.gpu

@@ -14,7 +14,7 @@ Dim3 = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Prepared:
-    """Inputs in GPU memory and one launch of the configuration's kernel.
+    """Inputs in GPU memory and one launch of the configuration's kernel. Keep it until its launches are done.
 
     bytes_read, bytes_written: what the kernel's global loads and stores ask for, summed over threads, whether a cache
     has it or not (Nsight Compute: smsp__sass_data_bytes_mem_global_op_ld.sum, …_op_st.sum; atomics are neither).

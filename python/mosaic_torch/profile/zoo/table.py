@@ -39,6 +39,9 @@ class Family:
 class Config:
     """One kernel of the zoo: a family and its parameters. The name is unique and says all of them.
 
+    Some configurations are one kernel in one launch shape and differ in its arguments alone (memthrash's mixtures), so
+    their KernelId is the same: measurements go by the name.
+
     aim: the resource that it is meant to press on, one of AIMS; what it does press on is for counters to say.
     """
 
