@@ -34,6 +34,13 @@ def test_licences_are_shipped():
     assert any(name.endswith("third_party/torch/LICENSE") for name in names)
 
 
+def test_kernel_sources_are_shipped(installed):
+    """Fault: kernels that are compiled at run time, and whose sources stayed behind."""
+    sources = {path.name for path in (ROOT / "python/mosaic_torch/profile/zoo").glob("*.cu*")}
+    assert "common.cuh" in sources
+    assert {path.name for path in (installed / "profile/zoo").glob("*.cu*")} == sources
+
+
 def test_command_runs_without_torch(tmp_path):
     """Fault: the command needs torch, CUDA or Python: it is a program of its own."""
     command = Path(sysconfig.get_path("scripts")) / "mosaic"

@@ -1,0 +1,1 @@
+"""Profiling: the kernels that predictors are trained on, and what is measured of them."""

@@ -1,0 +1,27 @@
+"""The kernel zoo: the paper's sixteen families of kernels (Table 8) and three of micro-benchmarks, ready to launch.
+
+    from mosaic_torch.profile import zoo
+
+    for config in zoo.configs():
+        kernel = zoo.build(config)
+        kernel.check()
+        kernel.launch(stream)
+
+Listing needs neither torch nor a GPU; `build` needs both.
+"""
+
+from .prepared import Prepared, build
+from .table import AIMS, Config, Family, config, configs, families, is_unseen, make
+
+__all__ = [
+    "AIMS",
+    "Config",
+    "Family",
+    "Prepared",
+    "build",
+    "config",
+    "configs",
+    "families",
+    "is_unseen",
+    "make",
+]
