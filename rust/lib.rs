@@ -3,6 +3,7 @@
 //! Map of the house, from the bottom up; a module uses only what stands above it in this list:
 //!
 //! - [`kernel`]: what a kernel is.
+//! - [`profile`]: what every kernel does alone: counters in, profiles out.
 //! - [`sched`]: `decide()`, the pure admission policy, and its rivals.
 //! - [`ledger`]: who runs what on a GPU now, in shared memory, for all processes; and the one [`clock`].
 //! - [`sim`]: recorded kernel traces replayed in virtual time through the same `decide()`.
@@ -12,6 +13,7 @@
 
 pub mod kernel;
 pub mod ledger;
+pub mod profile;
 pub mod sched;
 pub mod sim;
 

@@ -241,8 +241,13 @@ driver! {
     cuMemHostAlloc(address: *mut Handle, bytes: usize, flags: c_uint);
     cuMemFreeHost(address: Handle);
 
-    // Partitions (read for `mosaic doctor`).
+    // Partitions.
     cuDeviceGetDevResource(device: c_int, resource: Handle, kind: c_uint);
+    cuDevSmResourceSplitByCount(groups: Handle, count: *mut c_uint, input: Handle, rest: Handle, flags: c_uint, least: c_uint);
+    cuDevResourceGenerateDesc(desc: *mut Handle, resources: Handle, count: c_uint);
+    cuGreenCtxCreate(context: *mut Handle, desc: Handle, device: c_int, flags: c_uint);
+    cuGreenCtxDestroy(context: Handle);
+    cuGreenCtxStreamCreate(stream: *mut Handle, context: Handle, flags: c_uint, priority: c_int);
 }
 
 /// libcuda could not be used.

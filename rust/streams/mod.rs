@@ -1,6 +1,10 @@
 //! Streams made through the driver, not taken from torch's pool: torch clamps priorities at -3 of -5 and hands the
 //! same 32 streams out again, so a role given to one of them would leak to strangers.
 
+mod partition;
+
+pub use partition::{Partition, PartitionError, split};
+
 use crate::hook::device::Device;
 use crate::hook::driver::{self, DriverError, Handle};
 
