@@ -46,6 +46,11 @@ macro_rules! kernel_metrics {
                 $(if self.$field.is_none() { missing.push($name); })*
                 missing
             }
+
+            /// The fields that were measured, by their names here.
+            pub fn measured(&self) -> Vec<(&'static str, f64)> {
+                [$((stringify!($field), self.$field)),*].into_iter().filter_map(|(name, v)| Some((name, v?))).collect()
+            }
         }
     };
 }
@@ -169,6 +174,7 @@ mod tests {
         let missing = m.missing();
         assert_eq!(missing.len(), NCU_METRICS.len() - 1);
         assert!(!missing.contains(&"launch__waves_per_multiprocessor"));
+        assert_eq!(m.measured(), [("waves", 1.5)]);
     }
 
     #[test]
