@@ -20,7 +20,7 @@ from ..api import configure, runtime
 from ..bench.budget import Budget, Progress
 from ..bench.device import record_folder
 from ..errors import DeviceError, MosaicError
-from . import counters, files, kernels, pairs, zoo
+from . import counters, files, kernels, pairs, physics, zoo
 from .clocks import Clocks
 from .kernels import Kernel
 from .observe import Observer
@@ -111,12 +111,22 @@ class DataSet:
                 lines = list(pairs.measure(rig, mode, chosen, self.sms, said))
             self.write(name, "mosaic-pairs", lines)
 
+    def physics(self) -> None:
+        """The experiments whose outcome has a reason."""
+        name = "physics.jsonl"
+        if (self.out / name).exists():
+            return
+        self.progress.begin(sum(1 for _ in physics.cases()))
+        with self.clocks:
+            lines = list(physics.run(self.observer, self.lanes, CYCLES_PER_NS, self.progress.advance))
+        self.write(name, "mosaic-physics", lines)
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the steps that are asked for."""
     parser = argparse.ArgumentParser(prog="python -m mosaic_torch.profiling.dataset", description=__doc__)
     parser.add_argument("--out", type=Path, help="folder; profiles/<gpu> if not given")
-    parser.add_argument("--steps", default="build,pair,count", help="of build, pair, count (default: all)")
+    parser.add_argument("--steps", default="build,physics,pair,count", help="of build, physics, pair, count")
     parser.add_argument("--max-seconds", type=float, help="stop in time; run again to go on")
     parser.add_argument("--every", type=int, default=1, help="take only each n-th zoo configuration (a trial)")
     parser.add_argument("--pairs", type=float, default=1.0, help="take only this part of the pairs (a trial)")
@@ -128,7 +138,10 @@ def main(arguments: list[str] | None = None) -> int:
     torch.backends.cuda.matmul.allow_tf32 = True
     out = options.out or Path("profiles") / record_folder(torch.cuda.get_device_name())
     data = DataSet(out, Budget(options.max_seconds), zoo.configs()[:: options.every], options.pairs)
-    data.build()
+    if "physics" in options.steps:
+        data.physics()
+    if "build" in options.steps:
+        data.build()
     if "pair" in options.steps:
         data.pair(options.seed)
     if "count" in options.steps:
