@@ -140,7 +140,7 @@ char* mosaic_record_stop(void);
  * observed: the graph's own launch is. `options_json` is an object; both keys may be left out:
  *   "profile"  [["<kernel_id, 16 hexadecimal digits>", occurrence], ...]: these launches are made between
  *              cuProfilerStart and cuProfilerStop, for a profiler that waits for them (ncu --profile-from-start off)
- *   "keep"     true: kernel launches are kept, for mosaic_kept_launch; those kept before are dropped
+ *   "keep"     true: kernel launches are kept, for mosaic_kept_launch, beside those kept before
  */
 int mosaic_observe_start(int64_t job, const char* options_json);
 

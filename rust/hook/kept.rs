@@ -70,8 +70,7 @@ impl fmt::Display for KeptError {
         match self {
             KeptError::Unknown(n) => write!(
                 f,
-                "no kept launch has number {n}: it was never kept, or was dropped by mosaic_kept_clear or by a later \
-                 observation that keeps"
+                "no kept launch has number {n}: it was never kept, or was dropped by mosaic_kept_clear"
             ),
             KeptError::Driver(e) => write!(f, "the kept launch failed: {e}"),
         }

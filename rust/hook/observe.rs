@@ -113,9 +113,6 @@ pub fn start(job: i64, options: &str) -> Result<(), ObserveError> {
     if observation.is_some() {
         return Err(ObserveError::Going);
     }
-    if options.keep {
-        kept::clear();
-    }
     *observation = Some(Observation { options, seen: HashMap::new(), lines: String::new(), failed: None });
     JOB.store(job.id, Ordering::Release);
     Ok(())

@@ -10,7 +10,7 @@ import torch
 
 from mosaic_torch.errors import MosaicError
 from mosaic_torch.profiling import clocks, counters, files, pairs, profiler, rig, workload
-from mosaic_torch.profiling.kernels import Kernel, longest
+from mosaic_torch.profiling.kernels import Kernel, longest, repeatable
 from mosaic_torch.profiling.observe import Launch
 from mosaic_torch.profiling.spread import Spread
 from mosaic_torch.profiling.timeline import Span, Timeline, spans_of
@@ -163,11 +163,19 @@ def test_who_comes_later_waits_for_its_share():
 
 def test_the_longest_of_a_call_stands_for_it():
     """Fault: a split-K reduction measured as the matrix product."""
-    launches = [Launch("set", "1", 0), Launch("kernel", "2", 0), Launch("kernel", "3", 0)]
+    launches = [Launch("copy", "1", 0), Launch("kernel", "2", 0, kept=5), Launch("kernel", "3", 0)]
     spans = [Span("Memset (Device)", 7, 0, 50), Span("product", 7, 60, 90), Span("sum", 7, 100, 105)]
-    assert longest(launches, timeline_of(spans)).kernel_id == "2"
+    found = longest(launches, timeline_of(spans))
+    assert (found.kernel_id, found.kept) == ("2", 5)
     with pytest.raises(MosaicError, match="the hook saw 2 kernels and CUPTI 1"):
         longest(launches, timeline_of(spans[:2]))
+
+
+def test_a_kernel_that_counts_on_cleared_memory_is_not_launched_alone():
+    """Fault: a split-K kernel that waits for ever for counters that nobody has cleared."""
+    launches = [Launch("set", "1", 0), Launch("kernel", "2", 0, kept=5), Launch("kernel", "3", 0, kept=6)]
+    assert repeatable(launches, 1).kept is None
+    assert repeatable(launches, 2).kept == 6
 
 
 def test_launches_of_one_kernel_that_differ_are_apart():
@@ -250,7 +258,7 @@ class Lib:
             text = table.read()
         if text.startswith("==ERROR=="):
             raise MosaicError(text.strip())
-        return text
+        return [json.loads(line) for line in text.splitlines()]
 
 
 @pytest.mark.parametrize(

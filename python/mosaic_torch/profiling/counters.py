@@ -62,7 +62,7 @@ def count(lib: Any, program: Sequence[str], lines: Path, variables: dict[str, st
         if not table.exists():
             raise CountersError(f"ncu wrote no table (exit status {done.returncode}): {words}")
         try:
-            launches = [json.loads(line) for line in lib.ncu_launches(str(table)).splitlines()]
+            launches = lib.ncu_launches(str(table))
         except MosaicError as e:
             raise CountersError(f"{e}; the program's last words: {words}") from e
         if done.returncode:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import MosaicError
@@ -77,11 +77,23 @@ def zoo_key(config: zoo.Config) -> str:
 
 def longest(launches: Sequence[Launch], timeline: Timeline) -> Launch:
     """Of a call's launches, that of the kernel that took the longest."""
-    kernels = [launch for launch in launches if launch.is_kernel]
+    places = [place for place, launch in enumerate(launches) if launch.is_kernel]
     spans = [span for span in timeline.spans if span.is_kernel]
-    if not kernels or len(kernels) != len(spans):
-        raise MosaicError(f"the hook saw {len(kernels)} kernels and CUPTI {len(spans)}, expected as many")
-    return max(zip(kernels, spans, strict=True), key=lambda pair: pair[1].duration_ns)[0]
+    if not places or len(places) != len(spans):
+        raise MosaicError(f"the hook saw {len(places)} kernels and CUPTI {len(spans)}, expected as many")
+    place, _ = max(zip(places, spans, strict=True), key=lambda pair: pair[1].duration_ns)
+    return repeatable(launches, place)
+
+
+def repeatable(launches: Sequence[Launch], place: int) -> Launch:
+    """The launch there, as one that may be launched again by itself: not where a fill comes right before it.
+
+    Such a kernel counts on cleared memory, and one that waits for its own counters might never end.
+    """
+    launch = launches[place]
+    if place > 0 and launches[place - 1].kind == "set":
+        return replace(launch, kept=None, not_kept="its memory is cleared right before it")
+    return launch
 
 
 def zoo_kernels(observer: Observer, configs: Sequence[zoo.Config], said: Callable[[str], None]) -> Iterator[Kernel]:
@@ -92,10 +104,13 @@ def zoo_kernels(observer: Observer, configs: Sequence[zoo.Config], said: Callabl
         with Timeline() as timeline:
             observer.run(prepared.launch)
         launches = observer.observe(prepared.launch, keep=True)
-        said(config.name)
+        launch = longest(launches, timeline)
+        said(config.name if launch.kept is not None else f"{config.name} is left out: {launch.not_kept}")
+        if launch.kept is None:
+            continue
         yield Kernel(
             zoo_key(config),
-            longest(launches, timeline),
+            launch,
             [config.family],
             zoo.is_unseen(config.family),
             grid_working_set_bytes=prepared.footprint_bytes,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +28,7 @@ class Launch:
     kept: int | None = None
     not_kept: str = ""
     profiled: bool = False
+    failed: str = ""
 
     @classmethod
     def of(cls, line: dict[str, Any]) -> Launch:
@@ -73,5 +73,5 @@ class Observer:
             try:
                 self.run(call)
             finally:
-                text = self.lib.observe_stop()
-        return [Launch.of(json.loads(line)) for line in text.splitlines()]
+                lines = self.lib.observe_stop()
+        return [Launch.of(line) for line in lines]
