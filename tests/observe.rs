@@ -451,3 +451,31 @@ fn without_the_detour_nothing_can_be_observed() {
         assert!(e.contains("only through the detour") && e.contains("SectionsOnly"), "{e}");
     });
 }
+
+/// Fault: counters in another unit than their name says, or a table that cannot be read and gives no reason.
+#[test]
+fn nsight_computes_table_comes_in_plain_units() {
+    let read = |path: &std::path::Path| {
+        let path = c(path.to_str().expect("a path of ours"));
+        // SAFETY: nul-terminated.
+        owned_text(unsafe { profiling::mosaic_ncu_json(path.as_ptr()) })
+    };
+    alone(&[], || {
+        let path = std::env::temp_dir().join(format!("mosaic-ncu-{}.csv", std::process::id()));
+        let table = "\"ID\",\"Kernel Name\",\"Block Size\",\"Grid Size\",\"gpu__time_duration.sum\"\n\
+             \"\",\"\",\"\",\"\",\"usecond\"\n\"0\",\"_Z1av\",\"(32, 1, 1)\",\"(4, 1, 1)\",\"1,000.50\"\n";
+        std::fs::write(&path, table).unwrap();
+        let text = read(&path).unwrap();
+        let expected = json!({"id": 0, "name": "_Z1av", "grid": [4, 1, 1], "block": [32, 1, 1],
+                              "metrics": {"duration_ns": 1_000_500.0}});
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
+        std::fs::write(&path, "==ERROR== ERR_NVGPUCTRPERM - no\n").unwrap();
+        let refused = read(&path).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert!(refused.contains("NVreg_RestrictProfilingToAdminUsers=0"), "{refused}");
+        assert!(read(&path).unwrap_err().contains("cannot be read"));
+
+        let asked: Vec<String> = serde_json::from_str(&owned_text(profiling::mosaic_ncu_metrics()).unwrap()).unwrap();
+        assert!(asked.iter().any(|name| name == "gpu__time_duration.sum"));
+    });
+}

@@ -196,6 +196,13 @@ int64_t mosaic_partition_stream(int64_t partition, int rest, int priority);
 /* Destroys a partition, the rest, and the streams of both. */
 int mosaic_partition_close(int64_t partition);
 
+/*
+ * The counters that Nsight Compute is to be asked for, as a JSON list; and its table (ncu --csv --page raw) in a file, as
+ * JSON lines, a launch a line: id, name, grid, block, and metrics in plain units.
+ */
+char* mosaic_ncu_metrics(void);
+char* mosaic_ncu_json(const char* path);
+
 /* Gives back a text of the functions above; NULL is allowed. */
 void mosaic_free(char* text);
 

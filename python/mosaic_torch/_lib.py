@@ -47,7 +47,6 @@ class Library(Protocol):
     def partition_close(self, partition: int) -> None: ...
     def ncu_metrics(self) -> list[str]: ...
     def ncu_launches(self, path: str) -> list[dict[str, Any]]: ...
-    def profile_check(self, path: str) -> dict[str, Any]: ...
 
 
 _INT, _I64, _U64, _F64 = ctypes.c_int, ctypes.c_int64, ctypes.c_uint64, ctypes.c_double
@@ -76,7 +75,6 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "mosaic_kept_clear": (_INT, []),
     "mosaic_ncu_metrics": (_OWNED, []),
     "mosaic_ncu_json": (_OWNED, [_STR]),
-    "mosaic_profile_check": (_OWNED, [_STR]),
     "mosaic_device_json": (_OWNED, [_INT]),
     "mosaic_stream_create": (_I64, [_INT, _INT]),
     "mosaic_partition": (_OWNED, [_INT, _INT]),
@@ -204,7 +202,3 @@ class SharedLibrary:
     def ncu_launches(self, path: str) -> list[dict[str, Any]]:
         """Nsight Compute's table, launch by launch, in plain units."""
         return [json.loads(line) for line in self._text(self._c.mosaic_ncu_json(path.encode())).splitlines()]
-
-    def profile_check(self, path: str) -> dict[str, Any]:
-        """Reads a file of profiles/README.md whole; what is in it, or an error that names the line."""
-        return json.loads(self._text(self._c.mosaic_profile_check(path.encode())))

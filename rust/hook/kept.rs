@@ -68,10 +68,9 @@ pub enum KeptError {
 impl fmt::Display for KeptError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            KeptError::Unknown(n) => write!(
-                f,
-                "no kept launch has number {n}: it was never kept, or was dropped by mosaic_kept_clear"
-            ),
+            KeptError::Unknown(n) => {
+                write!(f, "no kept launch has number {n}: it was never kept, or was dropped by mosaic_kept_clear")
+            }
             KeptError::Driver(e) => write!(f, "the kept launch failed: {e}"),
         }
     }

@@ -5,10 +5,11 @@
 
 use super::metrics::{COLUMNS, KernelMetrics, Scale};
 use super::unit;
+use serde::Serialize;
 use std::fmt;
 
 /// One launch as Nsight Compute saw it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Launch {
     /// Its number in the table, from 0.
     pub id: u64,

@@ -62,7 +62,7 @@ def require_writable(path: Path) -> None:
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The first line, and the others; `libmosaic.so` is what checks them."""
+    """The first line, and the others."""
     first, *lines = path.read_text().splitlines()
     return json.loads(first), [json.loads(line) for line in lines]
 

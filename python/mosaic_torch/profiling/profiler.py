@@ -94,7 +94,6 @@ def write(path: Path, runtime: Any, device: int, clocks: Clocks, work: Workload)
     """The durations; counters are added later."""
     head = {"workload": work.name, **files.provenance(runtime, device, clocks.seen)}
     files.write(path, "mosaic-workload", head, work.lines())
-    runtime.lib.profile_check(str(path))
     print(f"{path}: {len(work.launches)} launches of {len(work.kernels)} kernels")
 
 
@@ -187,7 +186,6 @@ def add_counters(paths: list[Path], lib: Any, program: Callable[[Path], list[str
             kernels[ours["key"]] |= {"metrics": theirs["metrics"]} | working_set(theirs)
         for path, (head, lines) in contents.items():
             files.write(path, "mosaic-workload", head, lines)
-            lib.profile_check(str(path))
         print(f"counters of {min(at + COUNTED_AT_ONCE, len(missing))} of {len(missing)} kernels")
 
 

@@ -2,6 +2,7 @@
 
 use super::{argument, guarded_in_parent, owned, text};
 use crate::hook::{device, doctor, kept, observe};
+use crate::profile::{NCU_METRICS, ncu};
 use crate::streams::{self, numbered};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -76,4 +77,26 @@ pub extern "C" fn mosaic_partition_stream(partition: i64, rest: c_int, priority:
 #[unsafe(no_mangle)]
 pub extern "C" fn mosaic_partition_close(partition: i64) -> c_int {
     guarded_in_parent(-1, || numbered::close(partition).map(|()| 0).map_err(text))
+}
+
+/// The counters that Nsight Compute is to be asked for: a JSON list, to be freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn mosaic_ncu_metrics() -> *mut c_char {
+    guarded_in_parent(null_mut(), || serde_json::to_string(NCU_METRICS).map(owned).map_err(text))
+}
+
+/// Nsight Compute's table in a file, as JSON lines to be freed.
+///
+/// # Safety
+/// `path` is nul-terminated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mosaic_ncu_json(path: *const c_char) -> *mut c_char {
+    guarded_in_parent(null_mut(), || {
+        // SAFETY: the caller's promise.
+        let path = unsafe { argument("path", path) }?;
+        let table = std::fs::read_to_string(path).map_err(|e| format!("{path} cannot be read: {e}"))?;
+        let launches = ncu::read(&table).map_err(|e| format!("{path}: {e}"))?;
+        let lines: Result<Vec<String>, _> = launches.iter().map(serde_json::to_string).collect();
+        lines.map(|lines| owned(lines.join("\n"))).map_err(text)
+    })
 }
