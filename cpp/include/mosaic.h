@@ -36,6 +36,8 @@ extern "C" {
 #define MOSAIC_ROLE_HP 1
 /* Best effort: runs while no high-priority request is active. */
 #define MOSAIC_ROLE_BE 2
+/* Observed: never held, and nobody waits for it; for profiling, below. */
+#define MOSAIC_ROLE_OBSERVED 3
 
 /* ---- process ---------------------------------------------------------------------------------------------------- */
 
@@ -72,7 +74,7 @@ int mosaic_configure(const char* json);
 
 /*
  * Puts the whole process under a role: every stream that has none, the default streams included, belongs to one job of
- * this name. `slo` is the slowdown bound of an HP process (>= 1), ignored for BE.
+ * this name. `slo` is the slowdown bound of an HP process (>= 1), ignored for BE. No process is observed as a whole.
  */
 int mosaic_process_role(int role, const char* name, double slo);
 
@@ -81,9 +83,9 @@ int mosaic_process_role(int role, const char* name, double slo);
 /*
  * Registers a job on one device and returns its id (>= 0).
  *   name         for people, at most 63 bytes of UTF-8
- *   role         MOSAIC_ROLE_HP or MOSAIC_ROLE_BE
+ *   role         MOSAIC_ROLE_HP, MOSAIC_ROLE_BE or MOSAIC_ROLE_OBSERVED
  *   device       CUDA device index as this process sees it
- *   slo_ratio    HP: tolerated p99 latency as a multiple of the isolated p99 (>= 1, e.g. 1.1); ignored for BE
+ *   slo_ratio    HP: tolerated p99 latency as a multiple of the isolated p99 (>= 1, e.g. 1.1); ignored for the others
  *   fingerprint  names the workload, so that its profile is found; 0 = none
  */
 int64_t mosaic_job_register(const char* name, int role, int device, double slo_ratio, uint64_t fingerprint);
@@ -129,6 +131,77 @@ int mosaic_record_start(int64_t job);
 
 /* Ends the recording and returns it: JSON lines, the first says where it was made, then one line for each kernel. */
 char* mosaic_record_stop(void);
+
+/* ---- profiling -------------------------------------------------------------------------------------------------- */
+
+/*
+ * Starts to observe what a job of MOSAIC_ROLE_OBSERVED launches, on whatever thread and stream of it; one observation
+ * at a time, and only where launches are detoured (mosaic_doctor_json). Launches that are captured into a graph are not
+ * observed: the graph's own launch is. `options_json` is an object; both keys may be left out:
+ *   "profile"  [["<kernel_id, 16 hexadecimal digits>", occurrence], ...]: these launches are made between
+ *              cuProfilerStart and cuProfilerStop, for a profiler that waits for them (ncu --profile-from-start off)
+ *   "keep"     true: kernel launches are kept, for mosaic_kept_launch, beside those kept before
+ */
+int mosaic_observe_start(int64_t job, const char* options_json);
+
+/*
+ * Ends the observation and returns it: JSON lines, a launch a line, in the order of the launches over all streams.
+ *   kernel_id    16 hexadecimal digits: the same for the same work in every process, but for graphs
+ *   kind         "kernel" | "copy" | "set" | "graph"
+ *   stream       handle
+ *   occurrence   launches of this kernel_id before this one, since the start
+ *   profiled     whether it was made inside a profiler's range
+ *   failed       the driver's error, where it refused the launch
+ *   kernels      graphs: how many kernels a launch runs
+ * and of kernels
+ *   grid, block, cluster, dynamic_smem_bytes
+ *   symbol, registers (of a thread), static_smem_bytes: left out where the driver has no name for the function
+ *   kept         with "keep": the number for mosaic_kept_launch, or
+ *   not_kept     why it cannot be kept
+ * NULL, and no lines, if a chosen launch could not be put in a profiler's range; it was launched all the same.
+ */
+char* mosaic_observe_stop(void);
+
+/*
+ * Launches a kept launch again on `stream`, past the hook: neither held nor counted nor observed. Its parameters are
+ * those of the first time, byte for byte, and so are its launch attributes, a priority among them. The caller sees to
+ * it that what they point to is still there, and that the kernel's module is still loaded.
+ */
+int mosaic_kept_launch(int64_t kept, void* stream);
+
+/* Drops all kept launches; their numbers mean nothing from then on. */
+int mosaic_kept_clear(void);
+
+/*
+ * One GPU as a JSON object: "name", "compute_capability", "sms", "granularity_sms" (partitions come in multiples of it;
+ * null where there are none), "priority_lowest" and "priority_highest" (of streams; the lowest is the greatest number).
+ */
+char* mosaic_device_json(int device);
+
+/*
+ * A new non-blocking stream of the device's primary context; its handle. The driver takes the nearest priority that it
+ * has.
+ */
+int64_t mosaic_stream_create(int device, int priority);
+
+/*
+ * Splits a GPU's SMs in two (Green Contexts): at least `sms` of them, and the rest. JSON: {"partition": its number,
+ * "sms": how many it has, "rest_sms": how many the rest has}.
+ */
+char* mosaic_partition(int device, int sms);
+
+/* A new non-blocking stream whose kernels run on the partition's SMs alone; on those of the rest with rest = 1. */
+int64_t mosaic_partition_stream(int64_t partition, int rest, int priority);
+
+/* Destroys a partition, the rest, and the streams of both. */
+int mosaic_partition_close(int64_t partition);
+
+/*
+ * The counters that Nsight Compute is to be asked for, as a JSON list; and its table (ncu --csv --page raw) in a file, as
+ * JSON lines, a launch a line: id, name, grid, block, and metrics in plain units.
+ */
+char* mosaic_ncu_metrics(void);
+char* mosaic_ncu_json(const char* path);
 
 /* Gives back a text of the functions above; NULL is allowed. */
 void mosaic_free(char* text);

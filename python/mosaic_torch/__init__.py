@@ -15,7 +15,7 @@ from ._torch import require_torch
 require_torch()
 
 from . import process as _process  # noqa: E402
-from .api import be, best_effort, configure, doctor, hp, record, request, stats, unwrap  # noqa: E402
+from .api import be, best_effort, configure, doctor, hp, profile, record, request, stats, unwrap  # noqa: E402
 from .api import runtime as _runtime  # noqa: E402
 from .errors import (  # noqa: E402
     DeviceError,
@@ -36,6 +36,7 @@ __all__ = [
     "configure",
     "doctor",
     "hp",
+    "profile",
     "record",
     "request",
     "stats",

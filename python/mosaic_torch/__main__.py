@@ -1,4 +1,4 @@
-"""`python -m mosaic_torch doctor [--json]`."""
+"""`python -m mosaic_torch doctor [--json]` and `python -m mosaic_torch profile SCRIPT`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import json
 import os
 import sys
 
+from .errors import MosaicError
+from .profiling import command
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command; the exit status is 1 where it found something wrong."""
@@ -14,7 +17,15 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", help="say whether the launch path is under control, and prove it")
     doctor.add_argument("--json", action="store_true", help="as one JSON object")
+    profile = commands.add_parser("profile", help="measure what a script's models do alone on the GPU")
+    command.add_arguments(profile)
     options = parser.parse_args(arguments)
+    if options.command == "profile":
+        try:
+            return command.run(options)
+        except MosaicError as e:
+            print(f"mosaic: {e}", file=sys.stderr)
+            return 1
 
     from . import _doctor, api
 

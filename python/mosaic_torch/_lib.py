@@ -13,7 +13,7 @@ from .errors import HookError, MosaicError, UsageError
 
 PATH = Path(__file__).parent / "libmosaic.so"
 
-HP, BE = 1, 2
+HP, BE, OBSERVED = 1, 2, 3
 ROLES = {"hp": HP, "be": BE}
 ROLE_NAMES = {HP: "hp", BE: "be"}
 
@@ -35,10 +35,22 @@ class Library(Protocol):
     def doctor(self) -> dict[str, Any]: ...
     def record_start(self, job: int) -> None: ...
     def record_stop(self) -> str: ...
+    def stream_set_role(self, stream: int, job: int) -> None: ...
+    def observe_start(self, job: int, options: dict[str, Any]) -> None: ...
+    def observe_stop(self) -> list[dict[str, Any]]: ...
+    def kept_launch(self, kept: int, stream: int) -> None: ...
+    def kept_clear(self) -> None: ...
+    def device(self, device: int) -> dict[str, Any]: ...
+    def stream_create(self, device: int, priority: int) -> int: ...
+    def partition(self, device: int, sms: int) -> dict[str, int]: ...
+    def partition_stream(self, partition: int, rest: bool, priority: int) -> int: ...
+    def partition_close(self, partition: int) -> None: ...
+    def ncu_metrics(self) -> list[str]: ...
+    def ncu_launches(self, path: str) -> list[dict[str, Any]]: ...
 
 
 _INT, _I64, _U64, _F64 = ctypes.c_int, ctypes.c_int64, ctypes.c_uint64, ctypes.c_double
-_STR, _OWNED = ctypes.c_char_p, ctypes.c_void_p
+_STR, _OWNED, _STREAM = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p
 
 # name -> (result, arguments). _OWNED is a char* that mosaic_free takes back.
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
@@ -56,6 +68,18 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "mosaic_shutdown": (None, []),
     "mosaic_record_start": (_INT, [_I64]),
     "mosaic_record_stop": (_OWNED, []),
+    "mosaic_stream_set_role": (_INT, [_STREAM, _I64]),
+    "mosaic_observe_start": (_INT, [_I64, _STR]),
+    "mosaic_observe_stop": (_OWNED, []),
+    "mosaic_kept_launch": (_INT, [_I64, _STREAM]),
+    "mosaic_kept_clear": (_INT, []),
+    "mosaic_ncu_metrics": (_OWNED, []),
+    "mosaic_ncu_json": (_OWNED, [_STR]),
+    "mosaic_device_json": (_OWNED, [_INT]),
+    "mosaic_stream_create": (_I64, [_INT, _INT]),
+    "mosaic_partition": (_OWNED, [_INT, _INT]),
+    "mosaic_partition_stream": (_I64, [_I64, _INT, _INT]),
+    "mosaic_partition_close": (_INT, [_I64]),
 }
 
 
@@ -136,3 +160,45 @@ class SharedLibrary:
 
     def record_stop(self) -> str:
         return self._text(self._c.mosaic_record_stop())
+
+    def stream_set_role(self, stream: int, job: int) -> None:
+        """Gives a stream the role of a job; -1 takes it away."""
+        self._check(self._c.mosaic_stream_set_role(stream, job))
+
+    def observe_start(self, job: int, options: dict[str, Any]) -> None:
+        """Starts to observe an observed job; mosaic.h describes the options, and the lines of `observe_stop`."""
+        self._check(self._c.mosaic_observe_start(job, json.dumps(options).encode()))
+
+    def observe_stop(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._text(self._c.mosaic_observe_stop()).splitlines()]
+
+    def kept_launch(self, kept: int, stream: int) -> None:
+        """Launches a kept launch again: its module is loaded, and what its parameters point to is there."""
+        self._check(self._c.mosaic_kept_launch(kept, stream))
+
+    def kept_clear(self) -> None:
+        self._check(self._c.mosaic_kept_clear())
+
+    def device(self, device: int) -> dict[str, Any]:
+        return json.loads(self._text(self._c.mosaic_device_json(device)))
+
+    def stream_create(self, device: int, priority: int) -> int:
+        return self._check(self._c.mosaic_stream_create(device, priority))
+
+    def partition(self, device: int, sms: int) -> dict[str, int]:
+        """Splits a GPU's SMs: the partition's number, and how many SMs it and the rest have."""
+        return json.loads(self._text(self._c.mosaic_partition(device, sms)))
+
+    def partition_stream(self, partition: int, rest: bool, priority: int) -> int:
+        return self._check(self._c.mosaic_partition_stream(partition, rest, priority))
+
+    def partition_close(self, partition: int) -> None:
+        self._check(self._c.mosaic_partition_close(partition))
+
+    def ncu_metrics(self) -> list[str]:
+        """What Nsight Compute is asked for."""
+        return json.loads(self._text(self._c.mosaic_ncu_metrics()))
+
+    def ncu_launches(self, path: str) -> list[dict[str, Any]]:
+        """Nsight Compute's table, launch by launch, in plain units."""
+        return [json.loads(line) for line in self._text(self._c.mosaic_ncu_json(path.encode())).splitlines()]

@@ -85,6 +85,28 @@ def record(model: Any = None, path: str | Path | None = None, *, workload: str |
     return Recording(runtime, job, None if path is None else Path(path), workload or job.name)
 
 
+def profile(
+    model: Callable[..., Any],
+    example_inputs: Any = (),
+    *,
+    name: str | None = None,
+    out: str | Path = ".",
+    counters: bool = True,
+) -> Path:
+    """Measures one request of a model alone on the GPU, and writes `OUT/NAME.profile.jsonl`; returns its path.
+
+    Written are the launches of `model(*example_inputs)` in their order (a dict: `model(**example_inputs)`), what each
+    takes on the whole GPU and on partitions of it, and Nsight Compute's counters of each unique kernel. The format is
+    that of profiles/README.md. Nothing else may run on the GPU meanwhile.
+
+    Nsight Compute starts a process of its own: the model and its inputs are pickled for it. Where they cannot be, an
+    error says so once the durations are written; `mosaic profile SCRIPT` needs no pickles.
+    """
+    from .profiling import profiler
+
+    return profiler.profile(model, example_inputs, name=name, out=out, counters=counters)
+
+
 def doctor() -> dict[str, Any]:
     """The report of `python -m mosaic_torch doctor --json`."""
     from . import _doctor

@@ -2,6 +2,8 @@
 //!
 //! Each function catches panics and tells errors by its value; the text is in `mosaic_last_error`.
 
+pub mod profiling;
+
 use super::job::{self, ProcessRole, Role};
 use super::{doctor, process, record, request, stats};
 use std::cell::RefCell;
@@ -55,7 +57,8 @@ fn role(number: c_int) -> Result<Role, String> {
     match number {
         1 => Ok(Role::Hp),
         2 => Ok(Role::Be),
-        other => Err(format!("role: found {other}, expected 1 (high priority) or 2 (best effort)")),
+        3 => Ok(Role::Observed),
+        other => Err(format!("role: found {other}, expected 1 (high priority), 2 (best effort) or 3 (observed)")),
     }
 }
 
@@ -140,6 +143,9 @@ pub unsafe extern "C" fn mosaic_process_role(role_number: c_int, name: *const c_
         // SAFETY: the caller's promise.
         let name = unsafe { argument("name", name) }?.to_string();
         let role = role(role_number)?;
+        if role == Role::Observed {
+            return Err("role: found 3 (observed), expected 1 or 2: only a job can be observed, not a process".into());
+        }
         if role == Role::Hp && !(1.0..=1000.0).contains(&slo_ratio) {
             return Err(job::JobError::Slo(slo_ratio).to_string());
         }

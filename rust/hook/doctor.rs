@@ -117,7 +117,7 @@ pub fn report() -> Report {
             });
         }
         for ordinal in 0..count {
-            match gpu(ordinal) {
+            match gpu(ordinal).and_then(|gpu| Ok(Gpu { proved: prove(ordinal)?, ..gpu })) {
                 Ok(gpu) => report.gpus.push(gpu),
                 Err(what) => report.problems.push(Problem {
                     what: format!("GPU {ordinal}: {what}"),
@@ -141,6 +141,21 @@ pub fn report() -> Report {
     report
 }
 
+/// What one GPU has, for who places work on it. Unlike the whole report it launches nothing.
+pub fn device(ordinal: i32) -> Result<serde_json::Value, String> {
+    let gpu = gpu(ordinal)?;
+    let (lowest, highest) = device::get(ordinal).map_err(|e| e.to_string())?.priorities;
+    Ok(serde_json::json!({
+        "name": gpu.name,
+        "compute_capability": gpu.compute_capability,
+        "sms": gpu.sms,
+        "granularity_sms": gpu.partition_granularity_sms,
+        "priority_lowest": lowest,
+        "priority_highest": highest,
+    }))
+}
+
+/// All of a GPU but the proof.
 fn gpu(ordinal: i32) -> Result<Gpu, String> {
     let device = device::get(ordinal).map_err(|e| e.to_string())?;
     let mut name = [0 as c_char; 128];
@@ -162,7 +177,7 @@ fn gpu(ordinal: i32) -> Result<Gpu, String> {
         compute_capability: format!("{major}.{minor}"),
         sms: attribute(ATTRIBUTE_MULTIPROCESSORS),
         partition_granularity_sms: granularity(major),
-        proved: device.with_context(|| probe(ordinal)).map_err(|e| e.to_string())?.map_err(|e| e.to_string())?,
+        proved: false,
         ledger: serde_json::to_value(device.ledger.describe()).unwrap_or_default(),
         ledger_path: device.ledger.path().display().to_string(),
     })
@@ -178,6 +193,11 @@ fn granularity(major: i32) -> Option<u32> {
         8 => Some(4),
         _ => Some(8),
     }
+}
+
+fn prove(ordinal: i32) -> Result<bool, String> {
+    let device = device::get(ordinal).map_err(|e| e.to_string())?;
+    device.with_context(|| probe(ordinal)).map_err(|e| e.to_string())?.map_err(|e| e.to_string())
 }
 
 /// Launches one kernel, through the driver's own entry point as any caller would, and looks whether it was counted.

@@ -15,6 +15,8 @@ pub type Handle = *mut c_void;
 
 /// CUDA_SUCCESS.
 pub const SUCCESS: CuResult = 0;
+/// CUDA_ERROR_INVALID_VALUE.
+pub const INVALID_VALUE: CuResult = 1;
 /// CUDA_ERROR_NOT_FOUND.
 pub const NOT_FOUND: CuResult = 500;
 /// CUDA_ERROR_NOT_READY.
@@ -62,6 +64,7 @@ pub struct LaunchConfigEx {
 
 /// CUlaunchAttribute: an id and 64 bytes of value.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct LaunchAttribute {
     /// CUlaunchAttributeID, as a number: newer drivers know more of them.
     pub id: c_uint,
@@ -72,6 +75,19 @@ pub struct LaunchAttribute {
 
 /// CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION.
 pub const ATTR_CLUSTER_DIMENSION: c_uint = 4;
+/// CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT and CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT: each names an event.
+pub const ATTRS_WITH_EVENT: [c_uint; 2] = [7, 12];
+
+/// CU_LAUNCH_ATTRIBUTE_COOPERATIVE, set: what cuLaunchCooperativeKernel is to cuLaunchKernelEx.
+pub static COOPERATIVE: [LaunchAttribute; 1] =
+    [LaunchAttribute { id: 2, pad: [0; 4], value: [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] }];
+
+/// CU_LAUNCH_PARAM_END: of the keys in a launch's `extra` list, the last.
+pub const EXTRA_END: usize = 0;
+/// CU_LAUNCH_PARAM_BUFFER_POINTER.
+pub const EXTRA_BUFFER_POINTER: usize = 1;
+/// CU_LAUNCH_PARAM_BUFFER_SIZE.
+pub const EXTRA_BUFFER_SIZE: usize = 2;
 
 macro_rules! driver {
     ($($name:ident($($a:ident: $t:ty),*);)*) => {
@@ -226,6 +242,12 @@ driver! {
     cuKernelGetName(name: *mut *const c_char, kernel: Handle);
     cuFuncGetAttribute(value: *mut c_int, attribute: c_int, f: Handle);
     cuKernelGetAttribute(value: *mut c_int, attribute: c_int, kernel: Handle, device: c_int);
+    cuFuncGetParamInfo(f: Handle, index: usize, offset: *mut usize, bytes: *mut usize);
+    cuKernelGetParamInfo(kernel: Handle, index: usize, offset: *mut usize, bytes: *mut usize);
+
+    // A profiler's range.
+    cuProfilerStart();
+    cuProfilerStop();
 
     // Memory.
     cuMemHostRegister_v2(address: Handle, bytes: usize, flags: c_uint);

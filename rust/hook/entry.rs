@@ -5,11 +5,12 @@
 
 #![allow(non_snake_case)] // the driver's own names
 
-use super::driver::{self, CuResult, Entry, Handle, LaunchConfigEx};
+use super::driver::{self, CuResult, Entry, Handle, LaunchAttribute, LaunchConfigEx};
 use super::job::{self, Role, Stream};
+use super::kept::Arguments;
 use super::stalls::{self, Kind};
 use super::watch::{self, CaptureGuard};
-use super::{gate, graphs, names, record};
+use super::{gate, graphs, names, observe, record};
 use crate::clock::now_ns;
 use crate::kernel::{Fnv, LaunchConfig};
 use crate::ledger::LaneId;
@@ -59,25 +60,42 @@ impl Work {
         h.finish()
     }
 
+    /// Its kind, as an observation names it.
+    pub(super) fn kind(self) -> &'static str {
+        match self {
+            Work::Kernel { .. } => "kernel",
+            Work::Graph { .. } => "graph",
+            Work::Copy { entry, .. } if entry.symbol().starts_with("cuMemset") => "set",
+            Work::Copy { .. } => "copy",
+        }
+    }
+
     /// As a recording names it; a graph is not taken apart there.
     fn recorded(self) -> Option<record::What> {
         match self {
             Work::Kernel { f, config } => Some(record::What::Kernel(f, config)),
             Work::Graph { .. } => None,
-            Work::Copy { entry, .. } if entry.symbol().starts_with("cuMemset") => Some(record::What::Set(self.key())),
+            Work::Copy { .. } if self.kind() == "set" => Some(record::What::Set(self.key())),
             Work::Copy { .. } => Some(record::What::Copy(self.key())),
         }
     }
 }
 
-/// The way of every launch.
+/// The way of every launch. `arguments`: a kernel's, which only an observation reads.
 #[inline]
-fn launch(stream: Handle, per_thread: bool, work: impl FnOnce() -> Work, call: impl FnOnce() -> CuResult) -> CuResult {
+fn launch<'a>(
+    stream: Handle,
+    per_thread: bool,
+    work: impl FnOnce() -> Work,
+    arguments: impl FnOnce() -> Option<Arguments<'a>>,
+    call: impl FnOnce() -> CuResult,
+) -> CuResult {
     let Some(stream) = job::of_stream(stream, per_thread) else { return call() };
     let work = work();
     note(stream, work);
     match stream.job.role {
-        Role::Observed => call(),
+        Role::Observed if INSIDE.get() || !observe::is_observed(stream.job.id) => call(),
+        Role::Observed => observed(stream, work, arguments(), call),
         Role::Hp if record::is_recording(stream.job.id) => recorded(stream, work, call),
         Role::Hp => {
             let result = match stream.handle {
@@ -129,28 +147,46 @@ fn recorded(stream: &Stream, work: Work, call: impl FnOnce() -> CuResult) -> CuR
     }
 }
 
+#[cold]
+fn observed(
+    stream: &Stream,
+    work: Work,
+    arguments: Option<Arguments<'_>>,
+    call: impl FnOnce() -> CuResult,
+) -> CuResult {
+    INSIDE.set(true);
+    let result = observe::launch(stream, work, arguments, call);
+    INSIDE.set(false);
+    result
+}
+
+fn attributes(c: &LaunchConfigEx) -> &[LaunchAttribute] {
+    if c.attrs.is_null() {
+        return &[];
+    }
+    // SAFETY: the caller of cuLaunchKernelEx gives `num_attrs` attributes.
+    unsafe { std::slice::from_raw_parts(c.attrs, c.num_attrs as usize) }
+}
+
 pub(super) fn ex_config(c: &LaunchConfigEx) -> LaunchConfig {
     let mut cluster = [0; 3];
-    if !c.attrs.is_null() {
-        // SAFETY: the caller of cuLaunchKernelEx gives `num_attrs` attributes.
-        for a in unsafe { std::slice::from_raw_parts(c.attrs, c.num_attrs as usize) } {
-            if a.id == driver::ATTR_CLUSTER_DIMENSION {
-                cluster = [a.value[0], a.value[1], a.value[2]];
-            }
+    for a in attributes(c) {
+        if a.id == driver::ATTR_CLUSTER_DIMENSION {
+            cluster = [a.value[0], a.value[1], a.value[2]];
         }
     }
     LaunchConfig { grid: c.grid, block: c.block, dynamic_smem_bytes: c.shared_mem_bytes, cluster }
 }
 
 macro_rules! on_kernel {
-    ($($name:ident, $per_thread:literal, ($($extra:ident),*);)*) => {$(
+    ($($name:ident, $per_thread:literal, ($($extra:ident),*), $arguments:expr;)*) => {$(
         #[allow(clippy::too_many_arguments)]
         unsafe extern "C" fn $name(
             f: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, smem: c_uint,
             stream: Handle, $($extra: *mut Handle),*
         ) -> CuResult {
             let config = LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], dynamic_smem_bytes: smem, cluster: [0; 3] };
-            launch(stream, $per_thread, || Work::Kernel { f, config }, || {
+            launch(stream, $per_thread, || Work::Kernel { f, config }, || Some($arguments), || {
                 // SAFETY: the caller's own arguments, passed on.
                 unsafe { driver::$name(f, gx, gy, gz, bx, by, bz, smem, stream, $($extra),*) }
             })
@@ -159,10 +195,10 @@ macro_rules! on_kernel {
 }
 
 on_kernel! {
-    cuLaunchKernel, false, (params, extra);
-    cuLaunchKernel_ptsz, true, (params, extra);
-    cuLaunchCooperativeKernel, false, (params);
-    cuLaunchCooperativeKernel_ptsz, true, (params);
+    cuLaunchKernel, false, (params, extra), Arguments { params, extra, attributes: &[] };
+    cuLaunchKernel_ptsz, true, (params, extra), Arguments { params, extra, attributes: &[] };
+    cuLaunchCooperativeKernel, false, (params), Arguments::cooperative(params);
+    cuLaunchCooperativeKernel_ptsz, true, (params), Arguments::cooperative(params);
 }
 
 macro_rules! on_kernel_ex {
@@ -172,7 +208,8 @@ macro_rules! on_kernel_ex {
             let call = || unsafe { driver::$name(c, f, params, extra) };
             // SAFETY: null, or the caller's valid configuration.
             let Some(config) = (unsafe { c.as_ref() }) else { return call() };
-            launch(config.stream, $per_thread, || Work::Kernel { f, config: ex_config(config) }, call)
+            let arguments = || Some(Arguments { params, extra, attributes: attributes(config) });
+            launch(config.stream, $per_thread, || Work::Kernel { f, config: ex_config(config) }, arguments, call)
         }
     )*};
 }
@@ -185,7 +222,7 @@ on_kernel_ex! {
 macro_rules! on_graph {
     ($($name:ident, $per_thread:literal;)*) => {$(
         unsafe extern "C" fn $name(exec: Handle, stream: Handle) -> CuResult {
-            launch(stream, $per_thread, || Work::Graph { exec }, || {
+            launch(stream, $per_thread, || Work::Graph { exec }, || None, || {
                 // SAFETY: the caller's own arguments, passed on.
                 unsafe { driver::$name(exec, stream) }
             })
@@ -207,7 +244,7 @@ macro_rules! on_copy {
     (@one $name:ident, $per_thread:literal, ($($a:ident: $t:ty),*), $bytes:expr) => {
         #[allow(clippy::too_many_arguments)]
         unsafe extern "C" fn $name($($a: $t,)* stream: Handle) -> CuResult {
-            launch(stream, $per_thread, || Work::Copy { entry: Entry::$name, bytes: $bytes }, || {
+            launch(stream, $per_thread, || Work::Copy { entry: Entry::$name, bytes: $bytes }, || None, || {
                 // SAFETY: the caller's own arguments, passed on.
                 unsafe { driver::$name($($a,)* stream) }
             })

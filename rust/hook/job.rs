@@ -19,7 +19,7 @@ pub enum Role {
     Hp,
     /// Best effort: passes the gate.
     Be,
-    /// Counted only (the doctor's probe).
+    /// Never held, and nobody waits for it: counted (the doctor's probe), and observed on demand.
     Observed,
 }
 

@@ -20,7 +20,9 @@ pub mod graphs;
 pub mod handles;
 pub mod histogram;
 pub mod job;
+pub mod kept;
 pub mod names;
+pub mod observe;
 #[cfg(not(feature = "torch"))]
 mod preload;
 pub mod problems;

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const MAX_NAMES: usize = 16384;
 /// CUfunction_attribute: max threads, static shared, constant and local bytes, registers, PTX and binary version.
 const ATTRIBUTES: [c_int; 7] = [0, 1, 2, 3, 4, 5, 6];
+const STATIC_SMEM_BYTES: usize = 1;
+const REGISTERS: usize = 4;
 
 static NAMES: HandleMap<MAX_NAMES> = HandleMap::new();
 /// Rises when handles may mean something else from now on.
@@ -22,6 +24,12 @@ pub struct Function {
     pub name: Box<[u8]>,
     /// Of the name and of a fingerprint of the code behind it: kernels of two modules can share a name.
     pub hash: Fnv,
+    /// The handle is a CUkernel (the runtime passes those), not a CUfunction.
+    pub is_kernel: bool,
+    /// Of a thread.
+    pub registers: c_int,
+    /// Of a block.
+    pub static_smem_bytes: c_int,
     /// Of the handles, when it was last looked up.
     generation: AtomicU64,
 }
@@ -41,13 +49,13 @@ pub fn of(f: usize) -> Option<&'static Function> {
     {
         return Some(known);
     }
-    let (name, kernel) = ask_name(f)?;
+    let (name, is_kernel) = ask_name(f)?;
     let mut image = Fnv::new();
-    for attribute in ATTRIBUTES {
+    let values = ATTRIBUTES.map(|attribute| {
         let mut value = 0;
         // SAFETY: writes one int; `f` is a live handle of the kind that answered to its name.
         unsafe {
-            if kernel {
+            if is_kernel {
                 let mut device = 0;
                 driver::cuCtxGetDevice(&mut device);
                 driver::cuKernelGetAttribute(&mut value, attribute, f as Handle, device);
@@ -56,23 +64,31 @@ pub fn of(f: usize) -> Option<&'static Function> {
             }
         }
         image.write(&value.to_le_bytes());
-    }
+        value
+    });
     let hash = KernelId::function_hash(name, image.finish());
     // Most handles mean the same after some other module is gone: only a changed one makes a new entry.
     if let Some(known) = known
         && *known.name == *name
         && known.hash.finish() == hash.finish()
+        && known.is_kernel == is_kernel
     {
         known.generation.store(generation, Ordering::Release);
         return Some(known);
     }
-    let generation = AtomicU64::new(generation);
-    let function: &'static Function = Box::leak(Box::new(Function { name: name.into(), hash, generation }));
+    let function: &'static Function = Box::leak(Box::new(Function {
+        name: name.into(),
+        hash,
+        is_kernel,
+        registers: values[REGISTERS],
+        static_smem_bytes: values[STATIC_SMEM_BYTES],
+        generation: AtomicU64::new(generation),
+    }));
     NAMES.set(f, std::ptr::from_ref(function) as usize);
     Some(function)
 }
 
-/// The name, and whether the handle is a CUkernel (the runtime passes those) rather than a CUfunction.
+/// The name, and whether the handle is a CUkernel.
 fn ask_name(f: usize) -> Option<(&'static [u8], bool)> {
     let mut name: *const c_char = std::ptr::null();
     // SAFETY: writes one pointer; a handle of the other kind is answered with an error.

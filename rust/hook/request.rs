@@ -53,7 +53,7 @@ impl std::fmt::Display for RequestError {
         match self {
             RequestError::Job(e) => write!(f, "{e}"),
             RequestError::NotHp(name) => {
-                write!(f, "job {name:?} is best effort: found a request for it, expected a high-priority job")
+                write!(f, "job {name:?} is not high priority: only such a job has requests")
             }
             RequestError::BeInsideHp { be, hp } => write!(
                 f,

@@ -1,6 +1,7 @@
 //! Streams made through the driver, not taken from torch's pool: torch clamps priorities at -3 of -5 and hands the
 //! same 32 streams out again, so a role given to one of them would leak to strangers.
 
+pub mod numbered;
 mod partition;
 
 pub use partition::{Partition, PartitionError, split};

@@ -2,6 +2,8 @@
 
 use crate::hook::device::Device;
 use crate::hook::driver::{self, DriverError, Entry, Handle};
+use crate::hook::job;
+use parking_lot::Mutex;
 use std::fmt;
 use std::sync::atomic::Ordering;
 
@@ -32,11 +34,12 @@ impl Resource {
     }
 }
 
-/// Some of a GPU's SMs, for as long as this lives; streams of it must not be used later.
+/// Some of a GPU's SMs, for as long as this lives; its streams go with it.
 pub struct Partition {
     device: &'static Device,
     context: usize,
     sms: u32,
+    streams: Mutex<Vec<usize>>,
 }
 
 /// No such partitions.
@@ -134,7 +137,7 @@ impl Partition {
             let made = driver::cuGreenCtxCreate(&mut context, desc, device.ordinal, DEFAULT_STREAM);
             driver::check("cuGreenCtxCreate", made)?;
         }
-        Ok(Partition { device, context: context as usize, sms: resource.sms })
+        Ok(Partition { device, context: context as usize, sms: resource.sms, streams: Mutex::new(Vec::new()) })
     }
 
     /// How many SMs it has.
@@ -158,6 +161,7 @@ impl Partition {
             }
         })?;
         driver::check("cuGreenCtxStreamCreate", made)?;
+        self.streams.lock().push(stream as usize);
         Ok(stream as usize)
     }
 }
@@ -170,6 +174,14 @@ impl fmt::Debug for Partition {
 
 impl Drop for Partition {
     fn drop(&mut self) {
+        let streams = std::mem::take(self.streams.get_mut());
+        let _ = self.device.with_context(|| {
+            for stream in streams {
+                job::stream_destroyed(stream);
+                // SAFETY: made by `stream`, destroyed once; the driver does not destroy it with its context.
+                unsafe { driver::cuStreamDestroy_v2(stream as Handle) };
+            }
+        });
         // SAFETY: made by `of`, destroyed once. At the process's end the driver may be gone, and refuses.
         unsafe { driver::cuGreenCtxDestroy(self.context as Handle) };
     }

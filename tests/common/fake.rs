@@ -22,6 +22,8 @@ pub const IN_GRAPH: u32 = 1;
 pub const KILLED: u32 = 2;
 /// Flag of a [`Call`]: went into a graph.
 pub const CAPTURED: u32 = 4;
+/// Flag of a [`Call`]: a cooperative launch.
+pub const COOPERATIVE: u32 = 8;
 
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -3,7 +3,7 @@
 use super::fake::{Call, Fake, call};
 use mosaic::hook::job::{self, Job, Role};
 use mosaic::hook::{Mechanism, api, capi, device};
-use std::ffi::{CString, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_uint, c_void};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -181,6 +181,25 @@ pub fn section<R>(job: &Job, request: i64, f: impl FnOnce(usize) -> R) -> R {
     let result = f(entered.stream as usize);
     api::leave(entered.ctx, true).expect("the section is left");
     result
+}
+
+/// The text of this thread's last error at the C ABI.
+pub fn last_error() -> String {
+    // SAFETY: nul-terminated, and read before this thread's next call.
+    unsafe { CStr::from_ptr(capi::mosaic_last_error()) }.to_string_lossy().into_owned()
+}
+
+/// A text that the C ABI gave, taken over; its error where it gave none.
+pub fn owned_text(text: *mut c_char) -> Result<String, String> {
+    if text.is_null() {
+        return Err(last_error());
+    }
+    // SAFETY: nul-terminated, and given back once.
+    unsafe {
+        let copy = CStr::from_ptr(text).to_string_lossy().into_owned();
+        capi::mosaic_free(text);
+        Ok(copy)
+    }
 }
 
 /// Changes settings.

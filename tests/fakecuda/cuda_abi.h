@@ -99,6 +99,7 @@ enum {
   CU_MEM_OP_BARRIER = 6
 };
 enum { CU_LAUNCH_ATTR_COOPERATIVE = 2, CU_LAUNCH_ATTR_PRIORITY = 8, CU_LAUNCH_ATTR_COMPLETION_EVENT = 12 };
+enum { CU_LAUNCH_PARAM_END = 0, CU_LAUNCH_PARAM_BUFFER_POINTER = 1, CU_LAUNCH_PARAM_BUFFER_SIZE = 2 };
 enum { CU_RESOURCE_SM = 1 };
 
 typedef struct {
@@ -110,7 +111,7 @@ typedef struct {
   char pad[4];
   union {
     char bytes[64];
-    int priority;
+    int priority, cooperative;
     struct {
       CUevent event;
       int flags;

@@ -110,7 +110,11 @@ struct fc_function {
   void *handle, *owner; /* owner: module or library */
   void* function;       /* of a kernel: its CUfunction, once asked for */
   uint64_t dur_ns;
-  bool has_id, stores, adds;
+  bool has_id, stores, adds, sums;
+  struct fc_param {
+    size_t offset, size;
+  } params[2];
+  size_t n_params;
 };
 
 FC_HIDDEN struct fc_function* fc_function_find(const void* handle); /* a CUfunction or a CUkernel */
@@ -126,8 +130,9 @@ struct fc_work {
   bool wide;
   uint64_t addr, value; /* WAIT_VALUE */
   uint32_t wait_flags;
-  int event;    /* RECORD: event; WAIT_EVENT: event (graphs: external) */
-  int priority; /* INT_MIN: the stream's */
+  uint32_t log_flags; /* of its record */
+  int event;          /* RECORD: event; WAIT_EVENT: event (graphs: external) */
+  int priority;       /* INT_MIN: the stream's */
   CUDA_KERNEL_NODE_PARAMS kernel;
 };
 

@@ -24,6 +24,7 @@ enum {
   FAKECUDA_CALL_IN_GRAPH = 1, /* work of a graph launch: a node, not a call */
   FAKECUDA_CALL_KILLED = 2,   /* its process died before it was done */
   FAKECUDA_CALL_CAPTURED = 4, /* went into a graph: never executed by this call */
+  FAKECUDA_CALL_COOPERATIVE = 8,
 };
 
 /* One recorded call. Times are virtual; start_ns and end_ns are 0 until the GPU gets there, and stay 0 for calls that
@@ -31,7 +32,7 @@ enum {
 struct fakecuda_call {
   char api[40];    /* the symbol, with its suffix */
   char detail[64]; /* kernel's name, or empty */
-  uint64_t id;     /* what the kernel carried (names with "_id"), bytes of a copy, handle of an event */
+  uint64_t id;     /* what the kernel carried (names with "_id", "_sum"), bytes of a copy, handle of an event */
   uint64_t stream; /* handle; the default streams have one too */
   uint64_t call_ns;
   uint64_t start_ns;

@@ -107,6 +107,13 @@ CUresult fc_cuLibraryUnload(CUlibrary h) {
   return unload(FC_cuLibraryUnload, h, FC_K_LIBRARY);
 }
 
+/* The parameters that the name promises, in the kernel's parameter memory. */
+static void lay_out(struct fc_function* f) {
+  static const struct fc_param id[] = {{0, 8}}, word[] = {{0, 8}, {8, 4}}, sum[] = {{0, 1}, {8, 40}};
+  f->n_params = f->stores || f->adds || f->sums ? 2 : f->has_id;
+  memcpy(f->params, f->sums ? sum : f->n_params == 2 ? word : id, f->n_params * sizeof f->params[0]);
+}
+
 static CUresult get_function(struct image* m, void** out, const char* name) {
   if (!m) return CUDA_ERROR_INVALID_HANDLE;
   if (!out || !name || !*name) return CUDA_ERROR_INVALID_VALUE;
@@ -124,6 +131,8 @@ static CUresult get_function(struct image* m, void** out, const char* name) {
   f->has_id = strstr(name, "_id") != NULL;
   f->stores = strstr(name, "_store") != NULL;
   f->adds = strstr(name, "_add") != NULL;
+  f->sums = strstr(name, "_sum") != NULL;
+  lay_out(f);
   f->handle = *out = fc_add(m->library ? FC_K_KERNEL : FC_K_FUNCTION, f);
   m->functions = realloc(m->functions, (m->count + 1) * sizeof *m->functions);
   m->functions[m->count++] = f;
@@ -233,7 +242,7 @@ CUresult fc_cuFuncGetModule(CUmodule* out, CUfunction h) {
 
 static CUresult attribute(int* out, int which, const struct fc_function* f) {
   /* max threads, static shared, const, local, registers, PTX version, binary version */
-  static const int known[] = {1024, 0, 0, 0, 32, 90, 90};
+  static const int known[] = {1024, 256, 0, 0, 32, 90, 90};
   if (!f) return fc_leave(CUDA_ERROR_INVALID_HANDLE);
   if (!out || which < 0) return fc_leave(CUDA_ERROR_INVALID_VALUE);
   *out = which < 7 ? known[which] : which == 8 ? 232448 : 0;
@@ -249,6 +258,24 @@ CUresult fc_cuKernelGetAttribute(int* out, int which, CUkernel h, CUdevice d) {
   ENTER_LOCKED(FC_cuKernelGetAttribute);
   if (d < 0 || d >= fc_devices) return fc_leave(CUDA_ERROR_INVALID_DEVICE);
   return attribute(out, which, fc_get(FC_K_KERNEL, h));
+}
+
+static CUresult param_info(const struct fc_function* f, size_t index, size_t* offset, size_t* size) {
+  if (!f) return fc_leave(CUDA_ERROR_INVALID_HANDLE);
+  if (!offset || index >= f->n_params) return fc_leave(CUDA_ERROR_INVALID_VALUE);
+  *offset = f->params[index].offset;
+  if (size) *size = f->params[index].size;
+  return fc_leave(CUDA_SUCCESS);
+}
+
+CUresult fc_cuFuncGetParamInfo(CUfunction h, size_t index, size_t* offset, size_t* size) {
+  ENTER_LOCKED(FC_cuFuncGetParamInfo);
+  return param_info(fc_get(FC_K_FUNCTION, h), index, offset, size);
+}
+
+CUresult fc_cuKernelGetParamInfo(CUkernel h, size_t index, size_t* offset, size_t* size) {
+  ENTER_LOCKED(FC_cuKernelGetParamInfo);
+  return param_info(fc_get(FC_K_KERNEL, h), index, offset, size);
 }
 
 CUresult fc_cuFuncSetAttribute(CUfunction h, int which, int value) {
@@ -285,6 +312,33 @@ CUresult fc_cuOccupancyMaxActiveBlocksPerMultiprocessor(int* out, CUfunction h, 
 
 /* ---- launches ---- */
 
+/* The addresses of the parameters in the buffer that `extra` names. */
+static CUresult unpack(const struct fc_function* f, void** extra, void** params) {
+  char* buffer = NULL;
+  size_t size = 0;
+  for (; (uint64_t)extra[0] != CU_LAUNCH_PARAM_END; extra += 2) {
+    if ((uint64_t)extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER)
+      buffer = extra[1];
+    else if ((uint64_t)extra[0] == CU_LAUNCH_PARAM_BUFFER_SIZE)
+      size = *(size_t*)extra[1];
+    else
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  for (size_t i = 0; i < f->n_params; i++) {
+    if (!buffer || f->params[i].offset + f->params[i].size > size) return CUDA_ERROR_INVALID_VALUE;
+    params[i] = buffer + f->params[i].offset;
+  }
+  return CUDA_SUCCESS;
+}
+
+/* Of "_sum": its byte and the five words behind it. */
+static uint64_t sum(void** params) {
+  uint64_t words[5], total = *(const uint8_t*)params[0];
+  memcpy(words, params[1], sizeof words);
+  for (int i = 0; i < 5; i++) total += words[i];
+  return total;
+}
+
 CUresult fc_kernel_work(int api, const CUDA_KERNEL_NODE_PARAMS* k, struct fc_work* w) {
   const struct fc_function* f = fc_function_find(k->func ? k->func : k->kern);
   if (!f) return CUDA_ERROR_INVALID_HANDLE;
@@ -296,24 +350,30 @@ CUresult fc_kernel_work(int api, const CUDA_KERNEL_NODE_PARAMS* k, struct fc_wor
   snprintf(w->detail, sizeof w->detail, "%s", f->name);
   w->kernel = *k;
   w->kernel.kernelParams = w->kernel.extra = NULL;
-  if (k->kernelParams && f->has_id) w->id = *(const uint64_t*)k->kernelParams[0];
-  if (k->kernelParams && (f->stores || f->adds)) {
-    uint64_t dst = *(const uint64_t*)k->kernelParams[0];
+  void *unpacked[2], **params = k->kernelParams;
+  if (k->extra) {
+    CUresult r = params ? CUDA_ERROR_INVALID_VALUE : unpack(f, k->extra, unpacked);
+    if (r != CUDA_SUCCESS) return r;
+    params = unpacked;
+  }
+  if (params && f->has_id) w->id = *(const uint64_t*)params[0];
+  if (params && f->sums) w->id = sum(params);
+  if (params && (f->stores || f->adds)) {
+    uint64_t dst = *(const uint64_t*)params[0];
     if (!fc_device_range(dst, 4))
       return CUDA_ERROR_INVALID_VALUE; /* the driver would find out later, and lose the context */
-    w->fx = (struct fc_fx){.kind = f->stores ? FC_FX_WRITE : FC_FX_ADD,
-                           .dst = dst,
-                           .elem = 4,
-                           .value = *(const uint32_t*)k->kernelParams[1]};
+    w->fx = (struct fc_fx){
+        .kind = f->stores ? FC_FX_WRITE : FC_FX_ADD, .dst = dst, .elem = 4, .value = *(const uint32_t*)params[1]};
   }
   return CUDA_SUCCESS;
 }
 
-static CUresult launch(int api, CUstream s, const CUDA_KERNEL_NODE_PARAMS* k, int priority) {
+static CUresult launch(int api, CUstream s, const CUDA_KERNEL_NODE_PARAMS* k, int priority, bool cooperative) {
   struct fc_work w;
   CUresult r = fc_kernel_work(api, k, &w);
   if (r == CUDA_SUCCESS) {
     w.priority = priority;
+    w.log_flags = cooperative ? FAKECUDA_CALL_COOPERATIVE : 0;
     r = fc_submit(s, &w, NULL, NULL);
   }
   return fc_leave(r);
@@ -323,42 +383,44 @@ static CUresult launch(int api, CUstream s, const CUDA_KERNEL_NODE_PARAMS* k, in
   unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, \
       unsigned int smem
 
-static CUresult do_cuLaunchKernel(int api, CUstream s, CUfunction f, DIMS, void** params) {
+static CUresult do_cuLaunchKernel(int api, CUstream s, CUfunction f, DIMS, void** params, void** extra) {
   ENTER_CTX(api);
-  CUDA_KERNEL_NODE_PARAMS k = {f, gx, gy, gz, bx, by, bz, smem, params, NULL, NULL, NULL};
-  return launch(api, s, &k, -1000);
+  CUDA_KERNEL_NODE_PARAMS k = {f, gx, gy, gz, bx, by, bz, smem, params, extra, NULL, NULL};
+  return launch(api, s, &k, -1000, false);
 }
-BOTH(cuLaunchKernel, (CUfunction f, DIMS, CUstream s, void** params, void** extra __attribute__((unused))), f, gx, gy,
-     gz, bx, by, bz, smem, params)
+BOTH(cuLaunchKernel, (CUfunction f, DIMS, CUstream s, void** params, void** extra), f, gx, gy, gz, bx, by, bz, smem,
+     params, extra)
 
 static CUresult do_cuLaunchCooperativeKernel(int api, CUstream s, CUfunction f, DIMS, void** params) {
-  return do_cuLaunchKernel(api, s, f, gx, gy, gz, bx, by, bz, smem, params);
+  ENTER_CTX(api);
+  CUDA_KERNEL_NODE_PARAMS k = {f, gx, gy, gz, bx, by, bz, smem, params, NULL, NULL, NULL};
+  return launch(api, s, &k, -1000, true);
 }
 BOTH(cuLaunchCooperativeKernel, (CUfunction f, DIMS, CUstream s, void** params), f, gx, gy, gz, bx, by, bz, smem,
      params)
 
-static CUresult launch_ex(int api, CUstream s, const CUlaunchConfig* c, CUfunction f, void** params) {
+static CUresult launch_ex(int api, CUstream s, const CUlaunchConfig* c, CUfunction f, void** params, void** extra) {
   ENTER_CTX(api);
   int priority = -1000;
+  bool cooperative = false;
   for (unsigned i = 0; i < c->numAttrs; i++) {
     if (c->attrs[i].id == CU_LAUNCH_ATTR_PRIORITY) priority = c->attrs[i].value.priority;
+    if (c->attrs[i].id == CU_LAUNCH_ATTR_COOPERATIVE) cooperative = c->attrs[i].value.cooperative;
     if (c->attrs[i].id == CU_LAUNCH_ATTR_COMPLETION_EVENT)
       return fc_leave(CUDA_ERROR_NOT_SUPPORTED); /* the double has no such moment: say so */
   }
   CUDA_KERNEL_NODE_PARAMS k = {
       f,      c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ, c->sharedMemBytes,
-      params, NULL,        NULL,        NULL};
-  return launch(api, s, &k, priority);
+      params, extra,       NULL,        NULL};
+  return launch(api, s, &k, priority, cooperative);
 }
 
 CUresult fc_cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction f, void** params, void** extra) {
-  (void)extra;
-  return c ? launch_ex(FC_cuLaunchKernelEx, c->hStream, c, f, params) : CUDA_ERROR_INVALID_VALUE;
+  return c ? launch_ex(FC_cuLaunchKernelEx, c->hStream, c, f, params, extra) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult fc_cuLaunchKernelEx_ptsz(const CUlaunchConfig* c, CUfunction f, void** params, void** extra) {
-  (void)extra;
-  return c ? launch_ex(FC_cuLaunchKernelEx_ptsz, c->hStream ? c->hStream : CU_STREAM_PER_THREAD, c, f, params)
+  return c ? launch_ex(FC_cuLaunchKernelEx_ptsz, c->hStream ? c->hStream : CU_STREAM_PER_THREAD, c, f, params, extra)
            : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -400,10 +462,10 @@ CUresult fc_submit(CUstream s, struct fc_work* w, uint64_t* pos_out, int* stream
   if (stream < 0) return CUDA_ERROR_INVALID_HANDLE;
   if (fc_capture_implicit(stream)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   if (fc_capture_status(stream)) {
-    fc_log(fc_symbol(w->api), w->detail, w->id, stream, FAKECUDA_CALL_CAPTURED);
+    fc_log(fc_symbol(w->api), w->detail, w->id, stream, FAKECUDA_CALL_CAPTURED | w->log_flags);
     return fc_capture_add(stream, w);
   }
-  uint64_t log = fc_log(fc_symbol(w->api), w->detail, w->id, stream, 0);
+  uint64_t log = fc_log(fc_symbol(w->api), w->detail, w->id, stream, w->log_flags);
   uint64_t pos = fc_push_work(stream, w, log, 0);
   if (pos_out) *pos_out = pos;
   if (stream_out) *stream_out = stream;

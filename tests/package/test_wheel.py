@@ -36,9 +36,9 @@ def test_licences_are_shipped():
 
 def test_kernel_sources_are_shipped(installed):
     """Fault: kernels that are compiled at run time, and whose sources stayed behind."""
-    sources = {path.name for path in (ROOT / "python/mosaic_torch/profile/zoo").glob("*.cu*")}
+    sources = {path.name for path in (ROOT / "python/mosaic_torch/profiling/zoo").glob("*.cu*")}
     assert "common.cuh" in sources
-    assert {path.name for path in (installed / "profile/zoo").glob("*.cu*")} == sources
+    assert {path.name for path in (installed / "profiling/zoo").glob("*.cu*")} == sources
 
 
 def test_command_runs_without_torch(tmp_path):

@@ -34,6 +34,7 @@ class FakeLibrary:
         self.requests = {}
         self.fail_leave = False
         self.trace = ""
+        self.observed = []
         self.hook_error = None
         self._ids = itertools.count(1)
         self._tokens = itertools.count(1)
@@ -106,6 +107,40 @@ class FakeLibrary:
 
     def record_stop(self):
         return self.trace
+
+    def stream_set_role(self, stream, job):
+        self.calls.append(("stream_set_role", stream, job))
+
+    def observe_start(self, job, options):
+        self.calls.append(("observe_start", job, options))
+
+    def observe_stop(self):
+        return self.observed
+
+    def kept_launch(self, kept, stream):
+        self.calls.append(("kept_launch", kept, stream))
+
+    def kept_clear(self):
+        self.calls.append(("kept_clear",))
+
+    def device(self, device):
+        return {"sms": 132, "granularity_sms": 8, "priority_lowest": 0, "priority_highest": -5}
+
+    def stream_create(self, device, priority):
+        self.calls.append(("stream_create", device, priority))
+        return 1000 + next(self._ids)
+
+    def partition(self, device, sms):
+        self.calls.append(("partition", device, sms))
+        got = -(-sms // 8) * 8
+        return {"partition": next(self._ids), "sms": got, "rest_sms": 132 - got}
+
+    def partition_stream(self, partition, rest, priority):
+        self.calls.append(("partition_stream", partition, rest, priority))
+        return 1000 + next(self._ids)
+
+    def partition_close(self, partition):
+        self.calls.append(("partition_close", partition))
 
     def names(self):
         return [call[0] for call in self.calls if call[0] in ("enter", "leave", "open", "close")]

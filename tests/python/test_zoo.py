@@ -15,8 +15,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mosaic_torch.errors import DeviceError, UsageError
-from mosaic_torch.profile import zoo
-from mosaic_torch.profile.zoo import library, nvrtc, own, table
+from mosaic_torch.profiling import zoo
+from mosaic_torch.profiling.zoo import library, nvrtc, own, table
 
 TABLE_8 = [
     *("copy", "gemm", "gemv", "softmax", "fdtd", "histogram", "mul", "pchase", "scan", "transpose"),

@@ -42,10 +42,25 @@ class Progress:
         self._out = out or sys.stdout
         self.total = 0
         self.done = 0
+        self._said_at = float("-inf")
 
     def say(self, text):
         limit = "" if self._budget.max_seconds is None else f"/{self._budget.max_seconds:.0f}"
         print(f"[{self._budget.spent():6.1f}{limit} s] {text}", file=self._out, flush=True)
+
+    def begin(self, total):
+        """So many steps are ahead."""
+        self.total, self.done = total, 0
+
+    def advance(self, text, steps=1):
+        """As `step`, for steps of milliseconds: a line a second, and one at the end."""
+        self.done += steps - 1
+        now = self._budget.spent()
+        if now - self._said_at >= 1.0 or self.done + 1 >= self.total:
+            self._said_at = now
+            self.step(text)
+        else:
+            self.done += 1
 
     def step(self, text):
         self.done += 1

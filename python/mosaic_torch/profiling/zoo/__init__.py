@@ -1,6 +1,6 @@
 """The kernel zoo: the paper's sixteen families of kernels (Table 8) and three of micro-benchmarks, ready to launch.
 
-    from mosaic_torch.profile import zoo
+    from mosaic_torch.profiling import zoo
 
     for config in zoo.configs():
         kernel = zoo.build(config)

@@ -1,0 +1,63 @@
+"""`mosaic profile SCRIPT [ARGUMENTS]`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from .. import api
+from ..errors import MosaicError
+from . import files, profiler
+from .profiler import PARTITIONS, REQUESTS, SUFFIX, Session
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument("--out", type=Path, default=Path(), help="folder of the profiles (default: this one)")
+    parser.add_argument("--requests", type=int, default=REQUESTS, help="measured on each number of SMs")
+    parser.add_argument("--partitions", default=",".join(map(str, PARTITIONS)), help="numbers of SMs; empty: none")
+    parser.add_argument("--no-counters", action="store_true", help="durations alone, without Nsight Compute")
+    parser.add_argument("script", help="a Python script that calls models under hp() or be(), or profile()")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the script once for durations, and again under Nsight Compute; 1 where something is missing."""
+    script = Path(options.script)
+    if not script.is_file():
+        raise MosaicError(f"{script} is no file: give a Python script (found), as in `mosaic profile serve.py`")
+    partitions = tuple(int(sms) for sms in options.partitions.split(",") if sms)
+    session = Session(str(options.out), options.requests, partitions)
+    files.require_writable(options.out / ("any" + SUFFIX))
+    program = ["-m", "mosaic_torch.profiling.script", str(script), *options.arguments]
+    command = " ".join(program)
+    profiles = finished(options.out, command)
+    if profiles:
+        print(f"durations are there: {', '.join(map(str, profiles))} (remove them to measure again)")
+    else:
+        done = subprocess.run([sys.executable, *program], env=os.environ | session.variable(), check=False)
+        profiles = finished(options.out, command)
+        if not profiles:
+            raise MosaicError(
+                f"{script} ended (exit status {done.returncode}) without a profile: it has to call a model that it "
+                "gave to hp() or be() three times, or mosaic_torch.profile(model, inputs)"
+            )
+    if not options.no_counters:
+        try:
+            profiler.add_counters(profiles, api.runtime.lib, lambda _: program)
+        except profiler.counters.CountersError as e:
+            print(f"mosaic: {e}", file=sys.stderr)
+    lacking = profiler.missing(profiles)
+    for line in lacking[:20]:
+        print(line)
+    if len(lacking) > 20:
+        print(f"... and of {len(lacking) - 20} kernels more")
+    return 1 if lacking and not options.no_counters else 0
+
+
+def finished(out: Path, command: str) -> list[Path]:
+    """Profiles that this very command has written."""
+    return [path for path in sorted(out.glob(f"*{SUFFIX}")) if files.read(path)[0].get("command", "").endswith(command)]

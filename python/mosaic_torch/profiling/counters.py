@@ -1,0 +1,88 @@
+"""Counters of chosen launches, by Nsight Compute: the parent's side."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import MosaicError
+
+PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute")
+
+
+class CountersError(MosaicError):
+    """No counters, and what to do about it; durations need none of this."""
+
+
+def find_ncu() -> str:
+    """Nsight Compute's command line."""
+    if found := shutil.which("ncu"):
+        return found
+    installed = [PLACES[0], *sorted(map(str, Path(PLACES[1]).glob("*/ncu")), reverse=True)]
+    for place in installed:
+        if os.access(place, os.X_OK):
+            return place
+    raise CountersError(
+        "ncu (Nsight Compute) was not found on PATH, in /usr/local/cuda/bin or in /opt/nvidia/nsight-compute: install "
+        "it (it comes with the CUDA toolkit), or go on with durations alone (--no-counters)"
+    )
+
+
+def command(ncu: str, metrics: Sequence[str], table: Path, program: Sequence[str]) -> list[str]:
+    """Caches are flushed before each pass, so that what is read from DRAM is what the launch touches."""
+    options = ["--clock-control", "none", "--cache-control", "all", "--profile-from-start", "off"]
+    names = ["--kernel-name-base", "mangled", "--print-kernel-base", "mangled"]
+    output = ["--csv", "--page", "raw", "--metrics", ",".join(metrics), "--log-file", str(table), "--force-overwrite"]
+    return [ncu, *options, *names, *output, *program]
+
+
+# A chosen launch as the hook saw it, and as Nsight Compute did.
+Joined = tuple[dict[str, Any], dict[str, Any]]
+
+
+def count(lib: Any, program: Sequence[str], lines: Path, variables: dict[str, str]) -> list[Joined]:
+    """Runs a program whose chosen launches are profiled, and joins them with Nsight Compute's.
+
+    The program writes a line for each chosen launch to `lines`, in order; `variables` are for its environment.
+    """
+    with tempfile.TemporaryDirectory(prefix="mosaic-ncu-") as folder:
+        table = Path(folder) / "table.csv"
+        run = command(find_ncu(), lib.ncu_metrics(), table, [sys.executable, *program])
+        # Under ncu there is no CUPTI for anybody else; the detour needs none.
+        env = os.environ | {"MOSAIC_HOOK": "detour"} | variables
+        done = subprocess.run(run, check=False, capture_output=True, text=True, env=env)
+        words = _last(done.stdout, done.stderr)
+        if not table.exists():
+            raise CountersError(f"ncu wrote no table (exit status {done.returncode}): {words}")
+        try:
+            launches = lib.ncu_launches(str(table))
+        except MosaicError as e:
+            raise CountersError(f"{e}; the program's last words: {words}") from e
+        if done.returncode:
+            raise CountersError(f"exit status {done.returncode} under ncu: {words}")
+    return joined([json.loads(line) for line in lines.read_text().splitlines()], launches)
+
+
+def joined(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> list[Joined]:
+    """Launch by launch in their order; what differs in grid or block is an error, since all that follows would be."""
+    if len(ours) != len(theirs):
+        raise CountersError(f"the hook marked {len(ours)} launches and ncu profiled {len(theirs)}, expected as many")
+    for i, (our, their) in enumerate(zip(ours, theirs, strict=True)):
+        if [our["grid"], our["block"]] != [their["grid"], their["block"]]:
+            raise CountersError(
+                f"launch {i}: the hook saw {our['symbol']} with grid {our['grid']} and block {our['block']}, ncu "
+                f"{their['name']} with {their['grid']} and {their['block']}"
+            )
+    return list(zip(ours, theirs, strict=True))
+
+
+def _last(*texts: str) -> str:
+    words = [line for text in texts for line in text.splitlines() if line.strip() and not line.startswith("==PROF==")]
+    return " | ".join(words[-3:]) or "nothing"

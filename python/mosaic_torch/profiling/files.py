@@ -1,0 +1,71 @@
+"""Files of JSON lines: where they come from first, whole or not there."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import MosaicError
+
+VERSION = 1
+
+
+def provenance(runtime: Any, device: int, clocks: dict[str, list[int]]) -> dict[str, Any]:
+    """What every file's first line says beside its format."""
+    head = {
+        "gpu": runtime.cuda.name(device),
+        "sms": torch.cuda.get_device_properties(device).multi_processor_count,
+        "driver": runtime.lib.doctor().get("driver") or "unknown",
+        "cuda": torch.version.cuda or "none",
+        "torch": torch.__version__,
+        **clocks,
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+    git = ["git", "describe", "--always", "--dirty"]
+    described = subprocess.run(git, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    if described.returncode == 0:
+        head["source"] = described.stdout.strip()
+    return head
+
+
+def write(path: Path, format_name: str, head: dict[str, Any], lines: Sequence[dict[str, Any]]) -> None:
+    """Writes a file at once: another process sees the old one or the whole new one."""
+    first = {"format": format_name, "version": VERSION} | head | {"records": len(lines)}
+    text = "\n".join(json.dumps(line, separators=(",", ":")) for line in [first, *lines]) + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(path.name + ".part")
+        part.write_text(text)
+        part.replace(path)
+    except OSError as e:
+        raise _unwritable(path, e) from e
+
+
+def require_writable(path: Path) -> None:
+    """Before anything is measured: that the file can be written at the end."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(path.name + ".part")
+        part.touch()
+        part.unlink()
+    except OSError as e:
+        raise _unwritable(path, e) from e
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The first line, and the others."""
+    first, *lines = path.read_text().splitlines()
+    return json.loads(first), [json.loads(line) for line in lines]
+
+
+def _unwritable(path: Path, e: OSError) -> MosaicError:
+    return MosaicError(f"{path} cannot be written: {e.strerror or e}; choose another folder with --out")

@@ -1,0 +1,137 @@
+"""Kernels that can be launched again, and what each takes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..errors import MosaicError
+from . import zoo
+from .observe import Launch, Observer
+from .rig import Lane
+from .spread import Spread
+from .timeline import Timeline
+
+WARM_UP, ROUNDS = 2, 7
+# Kernels of one timeline: its records are read in one go.
+BATCH = 100
+
+
+@dataclass
+class Kernel:
+    """One unique kernel. `alive` is what its launches need in memory."""
+
+    key: str
+    launch: Launch
+    families: list[str]
+    unseen: bool
+    isolated: dict[int, Spread] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    grid_working_set_bytes: int | None = None
+    working_set_from: str | None = None
+    alive: Any = None
+
+    @property
+    def kept(self) -> int:
+        """For `Lane.launch`."""
+        if self.launch.kept is None:
+            raise MosaicError(f"{self.key} cannot be launched again: {self.launch.not_kept or 'it was not kept'}")
+        return self.launch.kept
+
+    def record(self) -> dict[str, Any]:
+        """A line of `mosaic-kernels`."""
+        launch = self.launch
+        line: dict[str, Any] = {
+            "key": self.key,
+            "kernel_id": launch.kernel_id,
+            "symbol": launch.symbol,
+            "grid": launch.grid,
+            "block": launch.block,
+            "dynamic_smem_bytes": launch.dynamic_smem_bytes,
+            "cluster": launch.cluster,
+            "families": self.families,
+            "unseen": self.unseen,
+            "isolated": [{"sms": sms, **self.isolated[sms].as_dict()} for sms in sorted(self.isolated)],
+        }
+        if self.metrics:
+            line["metrics"] = self.metrics
+        if self.grid_working_set_bytes is not None:
+            line |= {
+                "grid_working_set_bytes": self.grid_working_set_bytes,
+                "block_working_set_bytes": -(-self.grid_working_set_bytes // _blocks(launch)),
+                "working_set_from": self.working_set_from,
+            }
+        return line
+
+
+def _blocks(launch: Launch) -> int:
+    x, y, z = launch.grid
+    return x * y * z
+
+
+def zoo_key(config: zoo.Config) -> str:
+    """Of a zoo kernel in the files."""
+    return f"zoo:{config.name}"
+
+
+def longest(launches: Sequence[Launch], timeline: Timeline) -> Launch:
+    """Of a call's launches, that of the kernel that took the longest."""
+    places = [place for place, launch in enumerate(launches) if launch.is_kernel]
+    spans = [span for span in timeline.spans if span.is_kernel]
+    if not places or len(places) != len(spans):
+        raise MosaicError(f"the hook saw {len(places)} kernels and CUPTI {len(spans)}, expected as many")
+    place, _ = max(zip(places, spans, strict=True), key=lambda pair: pair[1].duration_ns)
+    return repeatable(launches, place)
+
+
+def repeatable(launches: Sequence[Launch], place: int) -> Launch:
+    """The launch there, as one that may be launched again by itself: not where a fill comes right before it.
+
+    Such a kernel counts on cleared memory, and one that waits for its own counters might never end.
+    """
+    launch = launches[place]
+    if place > 0 and launches[place - 1].kind == "set":
+        return replace(launch, kept=None, not_kept="its memory is cleared right before it")
+    return launch
+
+
+def zoo_kernels(observer: Observer, configs: Sequence[zoo.Config], said: Callable[[str], None]) -> Iterator[Kernel]:
+    """Builds each configuration, and keeps the launch that stands for it."""
+    for config in configs:
+        prepared = zoo.build(config, observer.device)
+        observer.run(prepared.launch)
+        with Timeline() as timeline:
+            observer.run(prepared.launch)
+        launches = observer.observe(prepared.launch, keep=True)
+        launch = longest(launches, timeline)
+        said(config.name if launch.kept is not None else f"{config.name} is left out: {launch.not_kept}")
+        if launch.kept is None:
+            continue
+        yield Kernel(
+            zoo_key(config),
+            launch,
+            [config.family],
+            zoo.is_unseen(config.family),
+            grid_working_set_bytes=prepared.footprint_bytes,
+            working_set_from="arguments",
+            alive=prepared,
+        )
+
+
+def measure_alone(kernels: Sequence[Kernel], lane: Lane, rounds: int = ROUNDS) -> None:
+    """What each takes alone on the lane's SMs."""
+    for at in range(0, len(kernels), BATCH):
+        batch = kernels[at : at + BATCH]
+        with Timeline() as timeline:
+            for kernel in batch:
+                for _ in range(WARM_UP + rounds):
+                    lane.launch(kernel.kept)
+        spans = [span for span in timeline.spans if span.is_kernel]
+        expected = len(batch) * (WARM_UP + rounds)
+        if len(spans) != expected:
+            raise MosaicError(f"found {len(spans)} kernels in the timeline, expected {expected}")
+        for i, kernel in enumerate(batch):
+            first = i * (WARM_UP + rounds)
+            samples = [span.duration_ns for span in spans[first + WARM_UP : first + WARM_UP + rounds]]
+            kernel.isolated[lane.sms] = Spread.of(samples)

@@ -1,0 +1,148 @@
+"""Two kernels released together, and each of them alone: the durations of both, from one run.
+
+Three streams: a gate holds the other two back until the host has enqueued everything, and opens them at one instant.
+The second kernel waits for a mark that the first one's stream passes right before it: it is never ahead of it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import MosaicError
+from .spread import Spread
+from .timeline import Span, Timeline
+
+# The gate stays closed for so long: a release must find both kernels enqueued.
+GATE_NS = 8_000
+# At the start of a pair, for the host to get ahead of the GPU; of one round the host needs some 150 us.
+HEAD_START_NS = 300_000
+
+
+class Lane:
+    """A stream, and the SMs that its kernels may use."""
+
+    def __init__(self, lib: Any, device: int, handle: int, sms: int) -> None:
+        self.lib, self.handle, self.sms = lib, handle, sms
+        self.stream = torch.cuda.ExternalStream(handle, device=device)
+
+    def launch(self, kept: int) -> None:
+        """Launches a kept kernel once more."""
+        self.lib.kept_launch(kept, self.handle)
+
+    def run(self, call: Callable[[], Any]) -> None:
+        """Calls it on the stream, and waits for the GPU."""
+        with torch.cuda.stream(self.stream):
+            call()
+        self.stream.synchronize()
+
+    def sleep(self, ns: float, cycles_per_ns: float) -> None:
+        """Holds the stream back, by one thread of one block that spins."""
+        with torch.cuda.stream(self.stream):
+            torch.cuda._sleep(max(1, int(ns * cycles_per_ns)))
+
+
+@dataclass(frozen=True)
+class Order:
+    """Who comes first, and how much later the other is released."""
+
+    b_first: bool = False
+    lead_ns: float = 0.0
+
+
+@dataclass
+class Together:
+    """What a pair did: samples of each round."""
+
+    a_alone_ns: list[int]
+    b_alone_ns: list[int]
+    a_ns: list[int]
+    b_ns: list[int]
+    lead_ns: list[int]
+    overlap_ns: list[int]
+
+    def record(self) -> dict[str, Any]:
+        """The fields of a line of `mosaic-pairs`."""
+        durations = {name: Spread.of(getattr(self, name)) for name in ("a_alone_ns", "b_alone_ns", "a_ns", "b_ns")}
+        return {
+            **{name: spread.as_dict() for name, spread in durations.items()},
+            "lead_ns": round(statistics.median(self.lead_ns)),
+            "overlap_ns": round(statistics.median(self.overlap_ns)),
+            "noisy": any(spread.noisy for spread in durations.values()),
+        }
+
+
+class Rig:
+    """Lanes `a` and `b` behind a gate."""
+
+    def __init__(self, a: Lane, b: Lane, gate: Lane, cycles_per_ns: float) -> None:
+        self.a, self.b, self.gate, self._cycles_per_ns = a, b, gate, cycles_per_ns
+        self._open, self._mark, self._a_done, self._b_done = (torch.cuda.Event() for _ in range(4))
+
+    def identify(self) -> None:
+        """Sleeps once on each lane, in the order gate, a, b: that is how a timeline's streams are told apart."""
+        for lane in (self.gate, self.a, self.b):
+            lane.sleep(1000, self._cycles_per_ns)
+            lane.stream.synchronize()
+
+    def enqueue(self, a: int, b: int, order: Order, rounds: int) -> None:
+        """Rounds of: a alone, b alone, both; every second one backwards, so that drift meets all of them alike."""
+        self.gate.sleep(HEAD_START_NS * rounds / 2, self._cycles_per_ns)
+        for i in range(rounds):
+            steps = (lambda: self._release(a, None), lambda: self._release(None, b), lambda: self._release(a, b, order))
+            for step in steps if i % 2 == 0 else reversed(steps):
+                step()
+
+    def _release(self, a: int | None, b: int | None, order: Order = Order()) -> None:
+        gate = self.gate
+        gate.stream.wait_event(self._a_done)
+        gate.stream.wait_event(self._b_done)
+        gate.sleep(GATE_NS, self._cycles_per_ns)
+        self._open.record(gate.stream)
+        lanes = [(lane, kept) for lane, kept in ((self.a, a), (self.b, b)) if kept is not None]
+        if order.b_first:
+            lanes.reverse()
+        behind = self._open
+        for place, (lane, kept) in enumerate(lanes):
+            lane.stream.wait_event(behind)
+            if place == 0 and len(lanes) == 2:
+                self._mark.record(lane.stream)
+                behind = self._mark
+            if place == 1 and order.lead_ns > 0:
+                lane.sleep(order.lead_ns, self._cycles_per_ns)
+            lane.launch(kept)
+        self._a_done.record(self.a.stream)
+        self._b_done.record(self.b.stream)
+
+
+def read(timeline: Timeline, rounds: int, pairs: int) -> list[Together]:
+    """What `pairs` pairs did, in the order of their `enqueue`, after one `identify` at the start of the timeline."""
+    sleeps = [span for span in timeline.spans if span.is_sleep]
+    if len(sleeps) < 3 or len({span.stream for span in sleeps[:3]}) != 3:
+        raise MosaicError(f"found {len(sleeps)} sleeps in the timeline, expected those of gate, a and b at its start")
+    lanes = timeline.by_stream()
+    a, b = (lanes.get(sleep.stream, []) for sleep in sleeps[1:3])
+    expected = 2 * rounds * pairs
+    if (len(a), len(b)) != (expected, expected):
+        raise MosaicError(f"found {len(a)} and {len(b)} kernels in the timeline, expected {expected} on each stream")
+    per_pair = 2 * rounds
+    return [_together(a[at : at + per_pair], b[at : at + per_pair], rounds) for at in range(0, len(a), per_pair)]
+
+
+def _together(a: Sequence[Span], b: Sequence[Span], rounds: int) -> Together:
+    found = Together([], [], [], [], [], [])
+    for i in range(rounds):
+        # Alone first, then together; backwards in every second round.
+        alone, both = (2 * i, 2 * i + 1) if i % 2 == 0 else (2 * i + 1, 2 * i)
+        found.a_alone_ns.append(a[alone].duration_ns)
+        found.b_alone_ns.append(b[alone].duration_ns)
+        x, y = a[both], b[both]
+        found.a_ns.append(x.duration_ns)
+        found.b_ns.append(y.duration_ns)
+        found.lead_ns.append(y.start_ns - x.start_ns)
+        found.overlap_ns.append(max(0, min(x.end_ns, y.end_ns) - max(x.start_ns, y.start_ns)))
+    return found

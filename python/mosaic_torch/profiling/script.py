@@ -1,0 +1,54 @@
+"""Runs a script under `mosaic profile`: each model that it puts under a role is profiled at a call of it."""
+
+from __future__ import annotations
+
+import functools
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import mosaic_torch
+
+from ..errors import UsageError
+from .profiler import profile
+
+# The call that is profiled: the first ones build plans and load modules.
+AT_CALL = 3
+
+
+def instead(model: Any, slo: float = 1.1, *, name: str | None = None, device: Any = None) -> Any:
+    """Stands for `hp` and `be`: same result, no role."""
+    del slo, device
+    if not callable(model):
+        raise UsageError(f"found {model!r}, expected a module or another callable")
+    name = name or type(model).__name__
+    calls = 0
+
+    def profiled(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == AT_CALL:
+            profile(functools.partial(original, *args, **kwargs), name=name)
+        return original(*args, **kwargs)
+
+    if not isinstance(model, torch.nn.Module):
+        return functools.partial(profiled, model)
+    model.forward = functools.partial(profiled, model.forward)
+    return model
+
+
+def main(arguments: list[str]) -> None:
+    """`python -m mosaic_torch.profiling.script SCRIPT [ARGUMENTS]`."""
+    script = arguments[0]
+    mosaic_torch.hp = mosaic_torch.be = instead
+    sys.argv = arguments
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    runpy.run_path(script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,308 @@
+"""Profiling without a GPU: statistics, timelines, the rig's bookkeeping, plans, joins and refusals."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from mosaic_torch.errors import MosaicError
+from mosaic_torch.profiling import clocks, counters, files, pairs, profiler, rig, workload
+from mosaic_torch.profiling.kernels import Kernel, longest, repeatable
+from mosaic_torch.profiling.observe import Launch
+from mosaic_torch.profiling.spread import Spread
+from mosaic_torch.profiling.timeline import Span, Timeline, spans_of
+
+
+def test_a_spread_is_of_the_samples():
+    """Fault: a mean, or deciles that lie between samples."""
+    assert Spread.of([5, 1, 3]) == Spread(3, 1, 5, 3)
+    assert Spread.of(list(range(100, 0, -1))) == Spread(50, 11, 90, 100)
+    with pytest.raises(ValueError, match="no samples"):
+        Spread.of([])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "median", "noisy"),
+    [(100_000, 111_000, 100_000, True), (100_000, 110_000, 100_000, False), (3_000, 4_900, 4_000, False)],
+)
+def test_noise_is_by_the_stated_rule(low, high, median, noisy):
+    """Fault: a rule other than that of profiles/README.md."""
+    assert Spread(median, low, high, 7).noisy is noisy
+
+
+@dataclass
+class Event:
+    """What torch's profiler gives."""
+
+    text: str
+    stream: int
+    start: int
+    length: int
+    device: object = torch.autograd.DeviceType.CUDA
+    annotation: bool = False
+
+    name = property(lambda self: lambda: self.text)
+    device_resource_id = property(lambda self: lambda: self.stream)
+    start_ns = property(lambda self: lambda: self.start)
+    duration_ns = property(lambda self: lambda: self.length)
+    device_type = property(lambda self: lambda: self.device)
+    is_user_annotation = property(lambda self: lambda: self.annotation)
+
+
+def test_a_timeline_is_what_the_gpu_did():
+    """Fault: host calls or annotations taken for kernels, or kernels out of order."""
+    events = [
+        Event("b", 7, 200, 5),
+        Event("a", 7, 100, 10),
+        Event("cudaLaunchKernel", 1, 50, 3, torch.autograd.DeviceType.CPU),
+        Event("a range", 7, 100, 105, annotation=True),
+        Event("Memset (Device)", 7, 150, 1),
+    ]
+    spans = spans_of(events)
+    assert [(s.name, s.start_ns, s.duration_ns, s.is_kernel) for s in spans] == [
+        ("a", 100, 10, True),
+        ("Memset (Device)", 150, 1, False),
+        ("b", 200, 5, True),
+    ]
+
+
+SLEEP = "void at::cuda::(anonymous namespace)::spin_kernel(long)"
+
+
+def timeline_of(spans):
+    timeline = Timeline()
+    timeline.spans = sorted(spans, key=lambda span: span.start_ns)
+    return timeline
+
+
+def a_timeline(rounds, pair_count):
+    """Gate 20, a 21, b 22. Alone: a takes 100 + round, b 40 + round; together 150 and 70, b 30 later."""
+    spans = [Span(SLEEP, stream, at, at + 1) for at, stream in enumerate((20, 21, 22))]
+    at = 1000
+    for _ in range(pair_count):
+        for i in range(rounds):
+            steps = ["a", "b", "both"] if i % 2 == 0 else ["both", "b", "a"]
+            for step in steps:
+                spans.append(Span(SLEEP, 20, at, at + 5))
+                if step == "a":
+                    spans.append(Span("A", 21, at + 10, at + 110 + i))
+                elif step == "b":
+                    spans.append(Span("B", 22, at + 10, at + 50 + i))
+                else:
+                    spans.append(Span("A", 21, at + 10, at + 160))
+                    spans.append(Span(SLEEP, 22, at + 10, at + 30))
+                    spans.append(Span("B", 22, at + 40, at + 110))
+                at += 1000
+    return timeline_of(spans)
+
+
+def test_the_rig_tells_alone_from_together():
+    """Fault: a round that runs backwards is read forwards; a sleep is read as a kernel."""
+    found = rig.read(a_timeline(3, 2), 3, 2)
+    assert len(found) == 2
+    for together in found:
+        assert together.a_alone_ns == [100, 101, 102]
+        assert together.b_alone_ns == [40, 41, 42]
+        assert (together.a_ns, together.b_ns) == ([150] * 3, [70] * 3)
+        assert (together.lead_ns, together.overlap_ns) == ([30] * 3, [70] * 3)
+    assert found[0].record()["a_ns"] == {"median_ns": 150, "p10_ns": 150, "p90_ns": 150, "n": 3}
+
+
+def test_a_timeline_that_lacks_a_kernel_is_refused():
+    """Fault: durations of one pair taken for another's after a record was lost."""
+    timeline = a_timeline(3, 2)
+    timeline.spans = [span for span in timeline.spans if span.name != "B"][:-1]
+    with pytest.raises(MosaicError, match="found 12 and 0 kernels"):
+        rig.read(timeline, 3, 2)
+    with pytest.raises(MosaicError, match="found 0 sleeps"):
+        rig.read(timeline_of([]), 3, 2)
+
+
+def a_kernel(key, median_ns):
+    return Kernel(key, Launch("kernel", "0" * 16, 0), ["f"], False, {132: Spread(median_ns, median_ns, median_ns, 7)})
+
+
+def test_pairs_are_distinct_and_mostly_alike():
+    """Fault: a pair that is measured twice, or a data set of pairs that do not meet."""
+    kernels = [a_kernel(f"k{i}", 1000 * 3**i) for i in range(9)] * 1
+    chosen = pairs.choose(kernels, 132, 15, seed=1)
+    assert len({(a.key, b.key) for a, b in chosen}) == 15
+    assert chosen == pairs.choose(kernels, 132, 15, seed=1)
+    everything = pairs.choose(kernels, 132, 1000, seed=1)
+    assert len(everything) == 81
+    near = sum(1 / 10 < a.isolated[132].median_ns / b.isolated[132].median_ns < 10 for a, b in chosen)
+    assert near >= 12
+
+
+def test_modes_are_enough():
+    """Fault: a data set that is thinner than what it has to hold."""
+    count = {}
+    splits = {}
+    for mode, n in pairs.modes():
+        count[mode.name] = count.get(mode.name, 0) + n
+        splits.setdefault(mode.name, set()).add((mode.a_sms, mode.b_sms))
+    assert all(count[mode.name] >= 1500 for mode in pairs.FULL)
+    assert sum(count[mode.name] for mode in pairs.FULL) >= 6000
+    assert count["separate"] >= 3000
+    assert len(splits["separate"]) >= 4
+    assert count["confined"] >= 1500
+    assert {b for _, b in splits["confined"]} == {8, 16, 32, 64, 96}
+
+
+def test_who_comes_later_waits_for_its_share():
+    """Fault: the arriving kernel is the one that runs."""
+    a, b = a_kernel("a", 1000), a_kernel("b", 5000)
+    equal, running, arriving = pairs.FULL
+    assert equal.order(a, b, 132) == rig.Order(False, 0)
+    assert running.order(a, b, 132) == rig.Order(True, 2000)
+    assert arriving.order(a, b, 132) == rig.Order(False, 400)
+
+
+def test_the_longest_of_a_call_stands_for_it():
+    """Fault: a split-K reduction measured as the matrix product."""
+    launches = [Launch("copy", "1", 0), Launch("kernel", "2", 0, kept=5), Launch("kernel", "3", 0)]
+    spans = [Span("Memset (Device)", 7, 0, 50), Span("product", 7, 60, 90), Span("sum", 7, 100, 105)]
+    found = longest(launches, timeline_of(spans))
+    assert (found.kernel_id, found.kept) == ("2", 5)
+    with pytest.raises(MosaicError, match="the hook saw 2 kernels and CUPTI 1"):
+        longest(launches, timeline_of(spans[:2]))
+
+
+def test_a_kernel_that_counts_on_cleared_memory_is_not_launched_alone():
+    """Fault: a split-K kernel that waits for ever for counters that nobody has cleared."""
+    launches = [Launch("set", "1", 0), Launch("kernel", "2", 0, kept=5), Launch("kernel", "3", 0, kept=6)]
+    assert repeatable(launches, 1).kept is None
+    assert repeatable(launches, 2).kept == 6
+
+
+def test_launches_of_one_kernel_that_differ_are_apart():
+    """Fault: one KernelId with two problem sizes counted as one kernel."""
+    work = workload.Workload("m", [Launch("kernel", i, 0) for i in "xyxx"])
+    times = [10_000, 500, 30_000, 11_000]
+    work.samples = [{132: [t], 64: [2 * t]} for t in times]
+    work.durations = [{sms: Spread.of(s) for sms, s in samples.items()} for samples in work.samples]
+    work.start_offset_ns = [0, 1, 2, 3]
+    workload.classify(work, 132)
+    assert [kernel.key for kernel in work.kernels] == ["m:x.0", "m:x.1", "m:y.0"]
+    assert work.kernel_of == [0, 2, 1, 0]
+    assert work.kernels[0].isolated[64] == Spread.of([20_000, 22_000])
+    assert work.lines()[3] == {
+        "kernel": 0,
+        "start_offset_ns": 0,
+        "durations": [[64, *[20_000] * 3], [132, *[10_000] * 3]],
+    }
+
+
+def test_counters_are_taken_at_the_first_launch_of_a_kernel():
+    """Fault: the counters of one class of launches given to another of the same KernelId."""
+    kernels = [
+        {"key": "m:x.0", "kernel_id": "x"},
+        {"key": "m:x.1", "kernel_id": "x"},
+        {"key": "m:y.0", "kernel_id": "y", "metrics": {}},
+    ]
+    launches = [{"kernel": k} for k in (1, 2, 1, 0)]
+    assert profiler.plan_of(kernels + launches) == [("x", 2, "m:x.0"), ("x", 0, "m:x.1")]
+
+
+def test_what_two_tools_saw_is_joined_in_order_or_refused():
+    """Fault: counters of another launch."""
+    ours = [{"key": "a", "symbol": "s", "grid": [1, 1, 1], "block": [32, 1, 1]}]
+    theirs = [{"name": "s", "grid": [1, 1, 1], "block": [32, 1, 1], "metrics": {"waves": 1.0}}]
+    assert counters.joined(ours, theirs) == [(ours[0], theirs[0])]
+    with pytest.raises(counters.CountersError, match="marked 1 launches and ncu profiled 0"):
+        counters.joined(ours, [])
+    with pytest.raises(counters.CountersError, match=r"launch 0: .* grid \[1, 1, 1\]"):
+        counters.joined(ours, [theirs[0] | {"grid": [2, 1, 1]}])
+
+
+def test_clocks_are_the_lowest_and_the_highest():
+    """Fault: nvidia-smi's words taken for numbers."""
+    text = "1980, 3201\n1755, 3201\n[N/A], 3201\n"
+    assert clocks.clocks_of(text) == {"sm_clock_mhz": [1755, 1980], "memory_clock_mhz": [3201, 3201]}
+    assert clocks.clocks_of("") == {}
+
+
+def test_a_file_is_whole_or_not_there(tmp_path):
+    """Fault: half a file after an interruption, or a folder that turns out not to be writable after the measuring."""
+    path = tmp_path / "new" / "a.jsonl"
+    files.write(path, "mosaic-pairs", {"gpu": "g"}, [{"a": 1}])
+    first, lines = files.read(path)
+    assert first == {"format": "mosaic-pairs", "version": 1, "gpu": "g", "records": 1}
+    assert lines == [{"a": 1}]
+    assert [p.name for p in path.parent.iterdir()] == ["a.jsonl"]
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(MosaicError, match=r"cannot be written: .*--out"):
+        files.require_writable(blocked / "b.jsonl")
+
+
+def test_ncu_that_is_missing_is_named(monkeypatch, tmp_path):
+    """Fault: a FileNotFoundError where the user has to install something."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(counters, "PLACES", (str(tmp_path / "ncu"), str(tmp_path)))
+    with pytest.raises(counters.CountersError, match="install it"):
+        counters.find_ncu()
+
+
+class Lib:
+    """Reads what the fake ncu below writes."""
+
+    def ncu_metrics(self):
+        return ["m"]
+
+    def ncu_launches(self, path):
+        with open(path) as table:
+            text = table.read()
+        if text.startswith("==ERROR=="):
+            raise MosaicError(text.strip())
+        return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("writes", "status", "says"),
+    [("", 9, "wrote no table"), ("==ERROR== no permission", 1, "no permission"), ("{}", 3, "exit status 3 under ncu")],
+)
+def test_ncu_that_fails_says_why(monkeypatch, tmp_path, writes, status, says):
+    """Fault: a profile that silently lacks counters."""
+    ncu = tmp_path / "ncu"
+    write = f"open(table, 'w').write({writes!r})" if writes else "pass"
+    ncu.write_text(
+        f"#!{sys.executable}\nimport sys\ntable = sys.argv[sys.argv.index('--log-file') + 1]\n{write}\n"
+        f"print('its last words')\nsys.exit({status})\n"
+    )
+    ncu.chmod(0o755)
+    monkeypatch.setattr(counters, "find_ncu", lambda: str(ncu))
+    lines = tmp_path / "lines"
+    lines.write_text("")
+    with pytest.raises(counters.CountersError, match=says) as refused:
+        counters.count(Lib(), ["-c", "pass"], lines, {})
+    assert "its last words" in str(refused.value)
+
+
+def test_the_session_reaches_the_script(monkeypatch):
+    """Fault: a script that measures on other partitions than it was told."""
+    session = profiler.Session("out", 3, (8, 64), {"m": [("x", 0, "m:x.0")]}, "lines")
+    for name, value in session.variable().items():
+        monkeypatch.setenv(name, value)
+    again = profiler.Session.current()
+    assert (again.out, again.requests, again.partitions, again.lines) == ("out", 3, (8, 64), "lines")
+    assert json.loads(json.dumps(again.plan)) == {"m": [["x", 0, "m:x.0"]]}
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [(None, "is no file"), ("print('hello')", "without a profile"), ("import x_y_z", "exit status 1")],
+)
+def test_a_script_without_a_model_is_named(tmp_path, script, says):
+    """Fault: success, and no profile."""
+    path = tmp_path / "serve.py"
+    if script is not None:
+        path.write_text(script)
+    run = [sys.executable, "-m", "mosaic_torch", "profile", "--out", str(tmp_path / "out"), "--no-counters", str(path)]
+    done = subprocess.run(run, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr or "x_y_z" in done.stderr
