@@ -15,8 +15,8 @@ pub struct LaunchConfig {
     pub cluster: [u32; 3],
 }
 
-/// Identity of a kernel across processes: see [`KernelId::new`]. In files it is 16 hexadecimal digits: a JSON number
-/// would lose bits in many readers.
+/// Identity of a kernel across processes: see [`KernelId::new`]. In files it is 16 hexadecimal digits in lower
+/// case: a JSON number would lose bits in many readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct KernelId(pub u64);
@@ -31,9 +31,9 @@ impl TryFrom<String> for KernelId {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let digits = text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        let digits = text.len() == 16 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         let id = u64::from_str_radix(&text, 16).ok().filter(|_| digits);
-        id.map(KernelId).ok_or_else(|| format!("kernel_id is {text:?}, expected 16 hexadecimal digits"))
+        id.map(KernelId).ok_or_else(|| format!("kernel_id is {text:?}, expected 16 hexadecimal digits in lower case"))
     }
 }
 
@@ -110,13 +110,14 @@ mod tests {
         assert_eq!(KernelId::new(b"_Z3fooPf", 7, &c), KernelId(0x7a71_097c_9443_dc47));
     }
 
-    /// Fault: an id that lost its leading zeros, or a sign that `from_str_radix` takes.
+    /// Fault: an id that lost its leading zeros, a second spelling of it, or a sign that `from_str_radix` takes.
     #[test]
     fn id_is_sixteen_digits_in_files() {
         let id = KernelId(0x00ab_0000_0000_0001);
         assert_eq!(serde_json::to_string(&id).unwrap(), "\"00ab000000000001\"");
         assert_eq!(serde_json::from_str::<KernelId>("\"00ab000000000001\"").unwrap(), id);
-        for wrong in ["\"ab000000000001\"", "\"+0ab000000000001\"", "\"00ab00000000000g\"", "7"] {
+        for wrong in ["\"ab000000000001\"", "\"+0ab000000000001\"", "\"00AB000000000001\"", "\"00ab00000000000g\"", "7"]
+        {
             assert!(serde_json::from_str::<KernelId>(wrong).is_err(), "{wrong}");
         }
     }

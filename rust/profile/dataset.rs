@@ -1,16 +1,17 @@
 //! All profiles of one GPU, checked against each other.
 
+use super::kernels::is_zoo;
 use super::{KernelProfiles, PairMode, PairProfiles, ProfileError, Provenance, WorkloadProfile};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-/// A folder of `profiles/`, without its traces.
+/// A folder of `profiles/`, without its traces and experiments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataSet {
     /// `kernels.jsonl`.
     pub kernels: KernelProfiles,
-    /// `pairs-*.jsonl` by name; every kernel of theirs is one of [`DataSet::kernels`].
+    /// `pairs-*.jsonl` by name; every kernel of theirs is one of [`DataSet::kernels`] or of a workload's.
     pub pairs: Vec<PairProfiles>,
     /// `workloads/*.jsonl` by name.
     pub workloads: Vec<WorkloadProfile>,
@@ -34,24 +35,6 @@ impl DataSet {
     pub fn open(folder: &Path) -> Result<Self, ProfileError> {
         let kernels_path = folder.join("kernels.jsonl");
         let kernels = KernelProfiles::read(&kernels_path)?;
-        let keys: HashSet<&str> = kernels.kernels.iter().map(|k| k.key.as_str()).collect();
-
-        let pair_paths = files(folder, "pairs-")?;
-        let pairs = read_all(&pair_paths, &kernels.provenance, PairProfiles::read, |file| &file.provenance)?;
-        let mut places = HashMap::new();
-        for (path, file) in pair_paths.iter().zip(&pairs) {
-            for (line, pair) in file.with_lines() {
-                for (field, key) in [("a", &pair.a), ("b", &pair.b)] {
-                    if !keys.contains(key.as_str()) {
-                        let found = format_args!("{key:?}");
-                        return Err(ProfileError::field(line, field, found, "a key of kernels.jsonl").in_file(path));
-                    }
-                }
-                if let Some((first, at)) = places.insert(pair.key(), (path, line)) {
-                    return Err(pair.repeated(line, format!("{} line {at}", first.display())).in_file(path));
-                }
-            }
-        }
 
         let workload_folder = folder.join("workloads");
         let workload_paths = if workload_folder.is_dir() { files(&workload_folder, "")? } else { Vec::new() };
@@ -63,15 +46,32 @@ impl DataSet {
                 return Err(ProfileError::Repeated { line: 1, what, first }.in_file(path));
             }
         }
-        drop((keys, places, path_of));
+
+        let keys = keys(&kernels, &workloads);
+        let pair_paths = files(folder, "pairs-")?;
+        let pairs = read_all(&pair_paths, &kernels.provenance, PairProfiles::read, |file| &file.provenance)?;
+        let mut places = HashMap::new();
+        for (path, file) in pair_paths.iter().zip(&pairs) {
+            for (line, pair) in file.with_lines() {
+                for (field, key) in [("a", &pair.a), ("b", &pair.b)] {
+                    if !keys.contains(key.as_str()) {
+                        let (found, expected) = (format_args!("{key:?}"), "a key of kernels.jsonl or of a workload");
+                        return Err(ProfileError::field(line, field, found, expected).in_file(path));
+                    }
+                }
+                if let Some((first, at)) = places.insert(pair.key(), (path, line)) {
+                    return Err(pair.repeated(line, format!("{} line {at}", first.display())).in_file(path));
+                }
+            }
+        }
         Ok(DataSet { kernels, pairs, workloads })
     }
 
     /// How large it is.
     pub fn counts(&self) -> Counts {
-        let kernels = &self.kernels.kernels;
-        let zoo_kernels = kernels.iter().filter(|k| k.is_zoo()).count();
-        let mut counts = Counts { zoo_kernels, workload_kernels: kernels.len() - zoo_kernels, ..Counts::default() };
+        let keys = keys(&self.kernels, &self.workloads);
+        let zoo_kernels = keys.iter().filter(|key| is_zoo(key)).count();
+        let mut counts = Counts { zoo_kernels, workload_kernels: keys.len() - zoo_kernels, ..Counts::default() };
         for pair in self.pairs.iter().flat_map(|file| &file.pairs) {
             *match pair.mode {
                 PairMode::FullEqual => &mut counts.pairs_full_equal,
@@ -83,6 +83,12 @@ impl DataSet {
         }
         counts
     }
+}
+
+/// The unique kernels of a folder: those of a workload may stand in `kernels.jsonl` too.
+fn keys<'a>(kernels: &'a KernelProfiles, workloads: &'a [WorkloadProfile]) -> HashSet<&'a str> {
+    let lists = std::iter::once(&kernels.kernels).chain(workloads.iter().map(|file| &file.kernels));
+    lists.flatten().map(|kernel| kernel.key.as_str()).collect()
 }
 
 /// Reads files that must be of the same GPU as `kernels.jsonl`.

@@ -1,7 +1,9 @@
 //! A profile of whichever format its first line names.
 
 use super::reader::{self, Reader};
-use super::{Format, KernelProfiles, PairMode, PairProfiles, ProfileError, Provenance, WorkloadProfile};
+use super::{
+    Format, KernelProfiles, PairMode, PairProfiles, PhysicsProfile, ProfileError, Provenance, WorkloadProfile,
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -14,6 +16,7 @@ pub enum ProfileFile {
     Kernels(KernelProfiles),
     Pairs(PairProfiles),
     Workload(WorkloadProfile),
+    Physics(PhysicsProfile),
 }
 
 /// What a file holds, in numbers.
@@ -60,6 +63,7 @@ impl ProfileFile {
             Format::Kernels => KernelProfiles::from_reader(reader).map(Self::Kernels),
             Format::Pairs => PairProfiles::from_reader(reader).map(Self::Pairs),
             Format::Workload => WorkloadProfile::from_reader(reader).map(Self::Workload),
+            Format::Physics => PhysicsProfile::from_reader(reader).map(Self::Physics),
         }
     }
 
@@ -69,6 +73,7 @@ impl ProfileFile {
             Self::Kernels(file) => &file.provenance,
             Self::Pairs(file) => &file.provenance,
             Self::Workload(file) => &file.provenance,
+            Self::Physics(file) => &file.provenance,
         }
     }
 
@@ -79,6 +84,7 @@ impl ProfileFile {
             Self::Kernels(file) => (Some(&file.kernels), None, None),
             Self::Pairs(file) => (None, None, Some(&file.pairs)),
             Self::Workload(file) => (Some(&file.kernels), Some(file.launches.len()), None),
+            Self::Physics(_) => (None, None, None),
         };
         let mut modes = BTreeMap::new();
         for pair in pairs.into_iter().flatten() {

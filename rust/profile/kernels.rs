@@ -30,7 +30,7 @@ pub struct KernelProfile {
     pub key: String,
     /// Identity; classes share it.
     pub kernel_id: KernelId,
-    /// Mangled name.
+    /// Mangled name; empty where the driver has none.
     pub symbol: String,
     /// Blocks in x, y, z.
     pub grid: [u32; 3],
@@ -44,8 +44,7 @@ pub struct KernelProfile {
     pub families: Vec<String>,
     /// Nothing is ever fitted on it.
     pub unseen: bool,
-    /// Times alone, one for each number of SMs.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// Times alone, one for each number of SMs that was measured, at least one.
     pub isolated: Vec<Isolated>,
     /// Counters of one launch alone on the whole GPU.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -69,6 +68,11 @@ pub enum WorkingSetFrom {
     Arguments,
     /// Read from DRAM after the caches were flushed.
     DramReads,
+}
+
+/// Whether a key is of the zoo.
+pub(super) fn is_zoo(key: &str) -> bool {
+    key.starts_with(ZOO)
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -131,7 +135,7 @@ impl Checked {
 impl KernelProfile {
     /// Of the zoo, not of a workload.
     pub fn is_zoo(&self) -> bool {
-        self.key.starts_with(ZOO)
+        is_zoo(&self.key)
     }
 
     /// The launch.
@@ -151,6 +155,9 @@ impl KernelProfile {
             let found = format_args!("{:?}", self.cluster);
             return Err(ProfileError::field(line, "cluster", found, "three integers of at least 1, or three zeros"));
         }
+        if self.isolated.is_empty() {
+            return Err(ProfileError::field(line, "isolated", "[]", "a time alone on at least one number of SMs"));
+        }
         check_sms(line, "isolated", self.isolated.iter().map(|i| i.sms), gpu_sms)?;
         for isolated in &self.isolated {
             isolated.time.check(line, "isolated")?;
@@ -163,9 +170,6 @@ impl KernelProfile {
 
     fn check_names(&self, line: usize) -> Result<(), ProfileError> {
         let blank = |text: &str| text.trim().is_empty();
-        if blank(&self.symbol) {
-            return Err(ProfileError::field(line, "symbol", format_args!("{:?}", self.symbol), "a mangled name"));
-        }
         let fits = match self.key.strip_prefix(ZOO) {
             Some(configuration) => !blank(configuration),
             None => self.key.rsplit_once(':').is_some_and(|(workload, kernel)| {

@@ -10,6 +10,7 @@ mod kernels;
 mod metrics;
 pub mod ncu;
 mod pairs;
+mod physics;
 mod provenance;
 mod reader;
 mod times;
@@ -22,11 +23,12 @@ pub use file::{ProfileFile, Summary};
 pub use kernels::{KernelProfile, KernelProfiles, WorkingSetFrom};
 pub use metrics::{KernelMetrics, NCU_METRICS};
 pub use pairs::{Pair, PairMode, PairProfiles};
+pub use physics::PhysicsProfile;
 pub use provenance::{Format, Provenance, VERSION};
 pub use times::{Isolated, LaunchTime, Spread};
 pub use workload::{LaunchProfile, WorkloadProfile};
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

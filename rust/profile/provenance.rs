@@ -3,7 +3,7 @@
 use super::ProfileError;
 use serde::{Deserialize, Serialize};
 
-/// Version of the three formats; raised whenever a reader of this version would misread a file.
+/// Version of the formats; raised whenever a reader of this version would misread a file.
 pub const VERSION: u64 = 1;
 
 /// More SMs than any GPU has; it bounds lists that have an entry for each number of SMs.
@@ -21,10 +21,13 @@ pub enum Format {
     /// The unique kernels of one request, then its launches.
     #[serde(rename = "mosaic-workload")]
     Workload,
+    /// A point of an experiment a line; each experiment has fields of its own.
+    #[serde(rename = "mosaic-physics")]
+    Physics,
 }
 
 impl Format {
-    pub(super) const ALL: [Format; 3] = [Format::Kernels, Format::Pairs, Format::Workload];
+    pub(super) const ALL: [Format; 4] = [Format::Kernels, Format::Pairs, Format::Workload, Format::Physics];
 
     /// Its name in files.
     pub fn name(self) -> &'static str {
@@ -32,6 +35,7 @@ impl Format {
             Format::Kernels => "mosaic-kernels",
             Format::Pairs => "mosaic-pairs",
             Format::Workload => "mosaic-workload",
+            Format::Physics => "mosaic-physics",
         }
     }
 }
@@ -65,7 +69,8 @@ pub struct Provenance {
     /// When.
     pub date: String,
     /// At which commit.
-    pub source: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
     /// How many lines follow.
     pub records: u64,
     /// The model's name; in [`Format::Workload`] alone.
@@ -104,10 +109,11 @@ impl Provenance {
             ("torch", &self.torch),
             ("command", &self.command),
             ("date", &self.date),
-            ("source", &self.source),
         ];
+        let source = self.source.as_ref().map(|text| ("source", text));
         let workload = self.workload.as_ref().map(|text| ("workload", text));
-        if let Some((field, text)) = texts.into_iter().chain(workload).find(|(_, text)| text.trim().is_empty()) {
+        let mut texts = texts.into_iter().chain(source).chain(workload);
+        if let Some((field, text)) = texts.find(|(_, text)| text.trim().is_empty()) {
             return Err(ProfileError::field(1, field, format_args!("{text:?}"), "a text that is not blank"));
         }
         if !(1..=MAX_SMS).contains(&self.sms) {
@@ -122,7 +128,7 @@ impl Provenance {
         let named = if self.workload.is_some() { "given" } else { "missing" };
         match (self.format, named) {
             (Format::Workload, "missing") => Err(ProfileError::field(1, "workload", named, "the model's name")),
-            (Format::Kernels | Format::Pairs, "given") => {
+            (Format::Kernels | Format::Pairs | Format::Physics, "given") => {
                 Err(ProfileError::field(1, "workload", named, format!("none in {}", self.format.name())))
             }
             _ => Ok(()),

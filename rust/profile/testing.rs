@@ -20,7 +20,7 @@ pub fn provenance(format: Format, records: usize) -> Provenance {
         memory_clock_mhz: None,
         command: text("a test"),
         date: text("2026-01-01"),
-        source: text("abc"),
+        source: Some(text("abc")),
         records: records as u64,
         workload: (format == Format::Workload).then(|| text("net")),
     }
@@ -105,6 +105,11 @@ pub fn kernels() -> String {
 
 pub fn pairs() -> String {
     file(Format::Pairs, &PairMode::ALL.map(|mode| pair("zoo:fill n=1", "net:0000000000000009.0", mode)))
+}
+
+pub fn physics() -> String {
+    let point = |x: u32| serde_json::json!({ "experiment": "waves", "x": x, "of its own": [null] });
+    file(Format::Physics, &[point(1), point(2)])
 }
 
 pub fn workload() -> String {

@@ -1,4 +1,4 @@
-//! The readers of the three formats: what they give back, and what they refuse.
+//! The readers of the formats: what they give back, and what they refuse.
 
 use super::testing::{self, *};
 use super::*;
@@ -11,6 +11,7 @@ fn records(file: &ProfileFile) -> Vec<Value> {
     match file {
         ProfileFile::Kernels(f) => values(&f.kernels),
         ProfileFile::Pairs(f) => values(&f.pairs),
+        ProfileFile::Physics(f) => values(&f.points),
         ProfileFile::Workload(f) => [values(&f.kernels), values(&f.launches)].concat(),
     }
 }
@@ -18,7 +19,7 @@ fn records(file: &ProfileFile) -> Vec<Value> {
 /// Fault: a field that is written under another name than it is read, or that is lost.
 #[test]
 fn what_is_written_is_read_back() {
-    for text in [kernels(), pairs(), workload()] {
+    for text in [kernels(), pairs(), workload(), physics()] {
         let file = ProfileFile::parse(text.as_bytes()).unwrap();
         let first = serde_json::to_value(file.provenance()).unwrap();
         let written: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -66,7 +67,7 @@ fn lines_as_the_readme_writes_them_are_read() {
 /// Fault: a file that is damaged, cut off, of another build, or breaks a rule of the README passes for a profile.
 #[test]
 fn refusals_say_what_was_found_and_what_was_expected() {
-    let (k, p, w) = (&*kernels(), &*pairs(), &*workload());
+    let (k, p, w, x) = (&*kernels(), &*pairs(), &*workload(), &*physics());
     let line = |text: &str, n: usize| text.lines().nth(n - 1).unwrap().to_owned() + "\n";
     let second_line = &*line(k, 2);
     let cases = [
@@ -76,7 +77,7 @@ fn refusals_say_what_was_found_and_what_was_expected() {
             k,
             "mosaic-kernels",
             "mosaic-trace",
-            "found the format \"mosaic-trace\", expected mosaic-kernels or mosaic-pairs",
+            "found the format \"mosaic-trace\", expected mosaic-kernels or mosaic-pairs or mosaic-workload or mosaic-physics",
         ),
         (k, "\"version\":1", "\"version\":2", "found version 2, expected version 1"),
         (k, "\"version\":1", "\"version\":2,\"new\":0", "found version 2, expected version 1"),
@@ -101,13 +102,18 @@ fn refusals_say_what_was_found_and_what_was_expected() {
         (k, "0000000000000007", "000000000000007", "line 2: kernel_id is \"000000000000007\", expected 16 hexadecimal"),
         (
             k,
+            "0000000000000009\",",
+            "000000000000000A\",",
+            "line 4: kernel_id is \"000000000000000A\", expected 16 hexadecimal",
+        ),
+        (
+            k,
             "net:0000000000000009.0",
             "net:0000000000000008.0",
             "expected zoo:CONFIGURATION, or WORKLOAD:0000000000000009",
         ),
         (k, "net:0000000000000009.0", "net:0000000000000009.", "line 4: key is \"net:0000000000000009.\""),
         (k, "zoo:fill n=1", "zoo: ", "line 2: key is \"zoo: \""),
-        (k, "_Z4fillPf", "", "line 2: symbol is \"\", expected a mangled name"),
         (k, "[132,1,1]", "[132,0,1]", "line 2: grid is [132, 0, 1], expected three integers of at least 1"),
         (k, "[132,1,1]", "[132,1]", "line 2: invalid length 2"),
         (k, "[256,1,1]", "[0,1,1]", "line 2: block is [0, 1, 1]"),
@@ -154,6 +160,9 @@ fn refusals_say_what_was_found_and_what_was_expected() {
         ),
         (k, ",\"working_set_from\":\"arguments\"", "", "line 2: working_set_from is missing"),
         (k, "\"arguments\"", "\"guesses\"", "line 2: unknown variant `guesses`, expected `arguments` or `dram-reads`"),
+        (k, "\"source\":\"abc\"", "\"source\":\"\"", "line 1: source is \"\", expected a text that is not blank"),
+        (x, "{\"experiment\"", "[{\"experiment\"", "line 2: "),
+        (x, "\"records\":2", "\"records\":1", "found 2 records, expected 1"),
         (p, "full-equal", "full_equal", "line 2: unknown variant `full_equal`, expected one of `full-equal`"),
         (p, "full-hp-running", "full-equal", "line 3: found zoo:fill n=1 on 8 SMs beside net:0000000000000009.0 on 8"),
         (p, "\"a_sms\":8", "\"a_sms\":7", "line 2: a_sms and b_sms is 7 and 8, expected 8 and 8 in full-equal"),
@@ -180,6 +189,9 @@ fn refusals_say_what_was_found_and_what_was_expected() {
         assert!(error.contains(says), "{from} -> {to}: expected {says}, found {error}");
     }
 
+    let alone = KernelProfile { isolated: vec![], ..zoo("fill n=1") };
+    let error = KernelProfiles::parse(testing::file(Format::Kernels, &[alone]).as_bytes()).unwrap_err().to_string();
+    assert_eq!(error, "line 2: isolated is [], expected a time alone on at least one number of SMs");
     let swapped = line(w, 1) + &line(w, 2) + &line(w, 4).replace(":1,", ":0,") + &line(w, 3) + &line(w, 5);
     let error = WorkloadProfile::parse(swapped.as_bytes()).unwrap_err().to_string();
     assert_eq!(error, "line 4: kernel is missing, expected a launch: kernels stand above all launches");
@@ -268,7 +280,7 @@ impl Drop for Folder {
 /// Fault: pairs or workloads of a folder that are left out, counted under another mode, or taken from its traces.
 #[test]
 fn a_folder_is_one_data_set() {
-    let second = testing::file(Format::Pairs, &[pair("zoo:fill n=2", "zoo:fill n=1", PairMode::Confined)]);
+    let second = testing::file(Format::Pairs, &[pair("zoo:fill n=2", "net:000000000000000a.0", PairMode::Confined)]);
     let files = [
         ("kernels.jsonl", &*kernels()),
         ("pairs-full.jsonl", &pairs()),
@@ -281,7 +293,8 @@ fn a_folder_is_one_data_set() {
     assert_eq!((set.pairs.len(), set.workloads.len()), (2, 1));
     let want = Counts {
         zoo_kernels: 2,
-        workload_kernels: 1,
+        // The one of kernels.jsonl is one of the workload's two.
+        workload_kernels: 2,
         pairs_full_equal: 1,
         pairs_full_hp_high_running: 1,
         pairs_full_hp_high_arriving: 1,
@@ -290,6 +303,9 @@ fn a_folder_is_one_data_set() {
     };
     assert_eq!(set.counts(), want);
     std::fs::remove_dir_all(folder.0.join("workloads")).unwrap();
+    let error = DataSet::open(&folder.0).unwrap_err().to_string();
+    assert!(error.contains("b is \"net:000000000000000a.0\", expected a key of kernels.jsonl"), "{error}");
+    std::fs::remove_file(folder.0.join("pairs-split.jsonl")).unwrap();
     assert_eq!(DataSet::open(&folder.0).unwrap().workloads, []);
 }
 
@@ -311,7 +327,7 @@ fn a_folder_that_does_not_fit_together_is_refused() {
         (
             &[("kernels.jsonl", k), ("pairs-1.jsonl", &other_kernel)],
             "pairs-1.jsonl",
-            "line 2: a is \"zoo:fill n=3\", expected a key of kernels.jsonl",
+            "line 2: a is \"zoo:fill n=3\", expected a key of kernels.jsonl or of a workload",
         ),
         (&[("kernels.jsonl", k), ("pairs-1.jsonl", p), ("pairs-2.jsonl", p)], "pairs-2.jsonl", "pairs-1.jsonl line 2)"),
         (
