@@ -203,6 +203,13 @@ int mosaic_partition_close(int64_t partition);
 char* mosaic_ncu_metrics(void);
 char* mosaic_ncu_json(const char* path);
 
+/*
+ * Reads a file of profiles/README.md whole and checks all of it. JSON: {"format", "records", "gpu", "sms"}, and by format
+ * "workload", "kernels", "unseen", "launches", "pairs" (their number by mode), "noisy". NULL for a file that breaks a
+ * rule; the error names the line, what was found and what was expected.
+ */
+char* mosaic_profile_check(const char* path);
+
 /* Gives back a text of the functions above; NULL is allowed. */
 void mosaic_free(char* text);
 

@@ -2,7 +2,7 @@
 
 use super::{argument, guarded_in_parent, owned, text};
 use crate::hook::{device, doctor, kept, observe};
-use crate::profile::{NCU_METRICS, ncu};
+use crate::profile::{NCU_METRICS, ProfileFile, ncu};
 use crate::streams::{self, numbered};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -99,4 +99,59 @@ pub unsafe extern "C" fn mosaic_ncu_json(path: *const c_char) -> *mut c_char {
         let lines: Result<Vec<String>, _> = launches.iter().map(serde_json::to_string).collect();
         lines.map(|lines| owned(lines.join("\n"))).map_err(text)
     })
+}
+
+/// Checks a file of any of the formats of profiles/README.md: what it holds, as a JSON object to be freed.
+///
+/// # Safety
+/// `path` is nul-terminated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mosaic_profile_check(path: *const c_char) -> *mut c_char {
+    guarded_in_parent(null_mut(), || {
+        // SAFETY: the caller's promise.
+        let path = unsafe { argument("path", path) }?;
+        let file = ProfileFile::read(path.as_ref()).map_err(text)?;
+        serde_json::to_string(&file.summary()).map(owned).map_err(text)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hook::capi::{mosaic_free, mosaic_last_error};
+    use crate::profile::testing;
+    use std::ffi::{CStr, CString};
+
+    /// Fault: a damaged profile passes, or is refused without the file, the line and the reason.
+    #[test]
+    fn a_profile_is_summed_up_or_refused_by_line() {
+        let path = std::env::temp_dir().join(format!("mosaic-check-{}.jsonl", std::process::id()));
+        let c_path = CString::new(path.to_str().unwrap()).unwrap();
+        let check = |content: &str| {
+            std::fs::write(&path, content).unwrap();
+            // SAFETY: nul-terminated.
+            let found = unsafe { mosaic_profile_check(c_path.as_ptr()) };
+            if found.is_null() {
+                // SAFETY: nul-terminated, and this thread calls nothing before it is copied.
+                return Err(unsafe { CStr::from_ptr(mosaic_last_error()) }.to_str().unwrap().to_owned());
+            }
+            // SAFETY: nul-terminated and ours until it is freed.
+            let json = unsafe { CStr::from_ptr(found) }.to_str().unwrap().to_owned();
+            // SAFETY: returned by the call above, and freed once.
+            unsafe { mosaic_free(found) };
+            Ok(serde_json::from_str::<serde_json::Value>(&json).unwrap())
+        };
+        let summaries =
+            [testing::kernels(), testing::pairs(), testing::workload(), testing::physics()].map(|t| check(&t));
+        let refused = check(&testing::pairs().replacen("\"noisy\":false", "\"noisy\":true", 1)).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        let found =
+            summaries.map(|s| s.map(|s| (s["format"].as_str().unwrap().to_owned(), s["records"].as_u64().unwrap())));
+        let expected = [("mosaic-kernels", 3), ("mosaic-pairs", 5), ("mosaic-workload", 5), ("mosaic-physics", 2)];
+        assert_eq!(found, expected.map(|(format, records)| Ok((format.to_owned(), records))));
+        let says = format!("{}: line 2: noisy is true, expected false by the four durations", path.display());
+        assert_eq!(refused, says);
+        // SAFETY: null is an argument to be refused.
+        assert!(unsafe { mosaic_profile_check(std::ptr::null()) }.is_null());
+    }
 }
