@@ -9,6 +9,7 @@ use mosaic::{
     kernel::{KernelId, LaunchConfig},
     sim::trace::{Kind, Provenance, Trace, TraceKernel},
 };
+use serde_json::json;
 
 /// A folder of this test alone, removed at its end.
 struct Dir(PathBuf);
@@ -179,6 +180,148 @@ fn doctor_without_a_python_says_so_and_goes_on() {
         out.contains("host:") && out.contains("problem: no Python with mosaic_torch (asked /nonexistent/python)"),
         "{out}"
     );
+}
+
+/// A profile: its first line and its records.
+fn profile(format: &str, records: &[serde_json::Value]) -> String {
+    let mut first = json!({
+        "format": format, "version": 1, "gpu": "a made-up GPU", "sms": 8, "driver": "1", "cuda": "2", "torch": "3",
+        "sm_clock_mhz": [900, 1000], "command": "a test", "date": "2026-01-01", "records": records.len(),
+    });
+    if format == "mosaic-workload" {
+        first["workload"] = "net".into();
+    }
+    std::iter::once(&first).chain(records).map(|line| format!("{line}\n")).collect()
+}
+
+/// A folder of profiles: a seen and an unseen kernel of the zoo, a workload, a pair of every mode and one again, noisy.
+fn profiles(dir: &Dir) -> PathBuf {
+    let time = |ns: u32| json!({ "median_ns": ns, "p10_ns": ns, "p90_ns": ns, "n": 7 });
+    let kernel = |key: &str, family: &str, unseen: bool| {
+        json!({
+            "key": key, "kernel_id": "00000000000000a7", "symbol": "_Z1f", "grid": [1, 1, 1], "block": [32, 1, 1],
+            "dynamic_smem_bytes": 0, "cluster": [0, 0, 0], "families": [family], "unseen": unseen,
+            "isolated": [{ "sms": 8, "median_ns": 1, "p10_ns": 1, "p90_ns": 1, "n": 7 }], "metrics": { "waves": 1.5 },
+        })
+    };
+    let pair = |mode: &str, a_sms: u32, b_sms: u32, a_ns: u32| {
+        json!({
+            "a": "zoo:x", "b": "net:00000000000000a7.0", "mode": mode, "a_sms": a_sms, "b_sms": b_sms,
+            "a_alone_ns": time(1000), "b_alone_ns": time(2000), "a_ns": time(a_ns), "b_ns": time(5000),
+            "lead_ns": 0, "overlap_ns": 1000, "noisy": false,
+        })
+    };
+    let mut noisy = pair("separate", 4, 4, 1000);
+    noisy["b_ns"]["p90_ns"] = 9000.into();
+    noisy["noisy"] = true.into();
+    let pairs = [
+        pair("full-equal", 8, 8, 1500),
+        pair("full-hp-running", 8, 8, 1100),
+        pair("full-hp-arriving", 8, 8, 1000),
+        pair("separate", 6, 2, 1000),
+        pair("confined", 8, 2, 1200),
+        noisy,
+    ];
+    let launch = json!({ "kernel": 0, "start_offset_ns": 0, "durations": [[8, 1.5e6, 1e6, 2e6], [4, 3e6, 3e6, 3e6]] });
+    let launched_otherwise = json!({ "kernel": 0, "start_offset_ns": 9, "durations": [[8, 1e6, 1e6, 1e6]] });
+    let zoo = [kernel("zoo:x", "fill", false), kernel("zoo:y", "mul", true)];
+    let workload = [kernel("net:00000000000000a7.0", "net", false), launch, launched_otherwise];
+    dir.file("h/kernels.jsonl", &profile("mosaic-kernels", &zoo));
+    dir.file("h/pairs-all.jsonl", &profile("mosaic-pairs", &pairs));
+    dir.file("h/physics.jsonl", &profile("mosaic-physics", &[json!({ "experiment": "waves" })]));
+    dir.file("h/workloads/net.jsonl", &profile("mosaic-workload", &workload));
+    dir.0.join("h")
+}
+
+/// Fault: a summary that leaves records out or counts them under another name.
+#[test]
+fn profile_shows_what_files_hold() {
+    let dir = Dir::new("profile-show");
+    let folder = profiles(&dir);
+    let show = |file: &str| succeeds(mosaic().args(["profile", "--show"]).arg(folder.join(file)).output().unwrap());
+    let holds = |out: &str, parts: &[&str]| {
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in parts {
+            assert!(out.lines().any(|line| words(line) == *part), "{part}: {out}");
+        }
+    };
+    let kernels = [
+        "mosaic-kernels version 1, 2 records",
+        "a made-up GPU, 8 SMs, driver 1, CUDA 2, torch 3",
+        "SM clock 900 to 1000 MHz",
+        "2026-01-01, source unknown: a test",
+        "kernels 2: 1 seen, 1 unseen",
+        "fill 1 seen 0 unseen",
+        "mul 0 seen 1 unseen",
+        "missing in 2: gpu__time_duration.sum",
+    ];
+    let pairs = [
+        "mosaic-pairs version 1, 6 records",
+        "pairs 6: 1 noisy",
+        "full-equal 8 8 1 0 1.50 1.50 1.50 2.50 2.50 2.50",
+        "full-hp-running 8 8 1 0 1.10 1.10 1.10 2.50 2.50 2.50",
+        "separate 4 4 1 1 1.00 1.00 1.00 2.50 2.50 2.50",
+        "separate 6 2 1 0 1.00 1.00 1.00 2.50 2.50 2.50",
+        "confined 8 2 1 0 1.20 1.20 1.20 2.50 2.50 2.50",
+    ];
+    let workload = [
+        "mosaic-workload version 1, 3 records",
+        "workload net: 2 launches of 1 unique kernels",
+        "on 8 SMs 2.500 ms in 2 launches",
+        "on 4 SMs 3.000 ms in 1 launches",
+    ];
+    let counts = [
+        "zoo_kernels 2",
+        "workload_kernels 1",
+        "pairs_full_equal 1",
+        "pairs_full_hp_high_running 1",
+        "pairs_full_hp_high_arriving 1",
+        "pairs_separate 2",
+        "pairs_confined 1",
+    ];
+    holds(&show("kernels.jsonl"), &kernels);
+    holds(&show("pairs-all.jsonl"), &pairs);
+    holds(&show("workloads/net.jsonl"), &workload);
+    holds(&show("physics.jsonl"), &["mosaic-physics version 1, 1 records"]);
+    holds(&show(""), &[&kernels[..], &pairs, &workload, &counts].concat());
+}
+
+/// Fault: a damaged profile is summed up, or refused without file and line.
+#[test]
+fn profile_refuses_by_line() {
+    let dir = Dir::new("profile-refuses");
+    let folder = profiles(&dir);
+    let file = folder.join("pairs-all.jsonl");
+    let damaged = std::fs::read_to_string(&file).unwrap().replacen("zoo:x", "zoo:z", 1);
+    dir.file("h/pairs-all.jsonl", &damaged);
+    let says = format!("mosaic: {}: line 2: a is \"zoo:z\"", file.display());
+    fails(mosaic().args(["profile", "--show"]).arg(&folder).output().unwrap(), 1, &says);
+    fails(mosaic().args(["profile", "--show", "/nonexistent"]).output().unwrap(), 1, "/nonexistent: cannot be read");
+}
+
+/// Fault: options of the script's or of Python's command that this one takes for its own or drops.
+#[test]
+fn profile_passes_all_else_to_python() {
+    let dir = Dir::new("profile-python");
+    let script =
+        "#!/bin/sh\n[ \"$1\" = -c ] && { printf '/p/mosaic_torch\\n/p/torch\\n'; exit; }\necho \"$*\"; exit 3\n";
+    executable(&dir, "bin/python", script);
+    let asked = |arguments: &[&str]| {
+        let output = mosaic().env("VIRTUAL_ENV", &dir.0).arg("profile").args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    for arguments in [
+        &["--out", "x", "serve.py", "--show", "-v", "--", "-h", "--help"][..],
+        &["serve.py", "--out=x", "--version"],
+        &["--no-counters", "serve.py"],
+        &[],
+    ] {
+        let want = [&["-m", "mosaic_torch", "profile"], arguments].concat().join(" ") + "\n";
+        assert_eq!(asked(arguments), want);
+    }
+    let nowhere = mosaic().env("PATH", &dir.0).args(["profile", "serve.py"]).output().unwrap();
+    fails(nowhere, 1, "no Python with mosaic_torch (asked python, python3): activate the environment");
 }
 
 /// Made by another process: a program that this one has open for writing could not be run (ETXTBSY).

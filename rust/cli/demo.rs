@@ -106,7 +106,7 @@ impl Demo {
             return ExitCode::SUCCESS;
         }
         super::print(&text(&hp, &be, &options, &comparison));
-        if std::io::stdout().is_terminal() && host::has_gpu() && live_python().is_some() {
+        if std::io::stdout().is_terminal() && host::has_gpu() && python::with_torch(python::candidates()).is_ok() {
             super::print("\nThis machine has a GPU and torch: `mosaic demo --live` measures the pair on it.\n");
         }
         ExitCode::SUCCESS
@@ -117,20 +117,15 @@ fn read(file: Option<&Path>, shipped: &str) -> Result<Trace, TraceError> {
     file.map_or_else(|| Trace::parse(shipped.as_bytes()), Trace::read)
 }
 
-fn live_python() -> Option<std::ffi::OsString> {
-    python::candidates().into_iter().find(|p| {
-        let found = python::packages(p);
-        found.mosaic_torch.is_some() && found.torch.is_some()
-    })
-}
-
 fn live() -> ExitCode {
     if !host::has_gpu() {
         return super::fail(1, "no GPU here (no /dev/nvidia0): leave --live out for the replay");
     }
-    match live_python() {
-        Some(python) => super::become_command(Command::new(python).args(LIVE)),
-        None => super::fail(1, "no Python with mosaic_torch and torch: activate its environment, or leave --live out"),
+    match python::with_torch(python::candidates()) {
+        Ok(python) => super::become_command(Command::new(python).args(LIVE)),
+        Err(missing) => {
+            super::fail(1, format_args!("{missing}: activate the environment that has both, or leave --live out"))
+        }
     }
 }
 

@@ -9,7 +9,10 @@ use std::{
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{host, python};
+use super::{
+    host,
+    python::{self, Missing},
+};
 
 /// Say what is in force on this machine, what is wrong and what to do.
 ///
@@ -33,13 +36,13 @@ impl Doctor {
         let mut problems = Vec::new();
         if !self.no_torch {
             let pythons = self.python.map_or_else(python::candidates, |p| vec![p]);
-            match ask(&pythons) {
+            match python::with_torch(pythons) {
                 Ok(python) => {
                     let mut command = Command::new(python);
                     command.args(["-m", "mosaic_torch", "doctor"]).args(self.json.then_some("--json"));
                     return super::become_command(&mut command);
                 }
-                Err(problem) => problems.push(problem),
+                Err(missing) => problems.push(no_python(&missing)),
             }
         }
         let report = report(problems);
@@ -49,28 +52,14 @@ impl Doctor {
     }
 }
 
-/// The first Python that has both packages.
-fn ask(pythons: &[OsString]) -> Result<&OsString, Value> {
-    let mut without_torch = None;
-    for python in pythons {
-        let packages = python::packages(python);
-        match (packages.mosaic_torch, packages.torch) {
-            (Some(_), Some(_)) => return Ok(python),
-            (Some(dir), None) => without_torch = Some(dir),
-            _ => {}
+fn no_python(missing: &Missing) -> Value {
+    let remedy = match missing {
+        Missing::Torch { .. } => "install torch 2.10 or later in the same environment",
+        Missing::Package { .. } => {
+            "activate the environment, or name its Python with --python; --no-torch if none is meant"
         }
-    }
-    let asked = pythons.iter().map(|p| p.to_string_lossy()).collect::<Vec<_>>().join(", ");
-    Err(match without_torch {
-        Some(dir) => problem(
-            format!("mosaic_torch is installed ({}) and torch is not", dir.display()),
-            "install torch 2.10 or later in the same environment",
-        ),
-        None => problem(
-            format!("no Python with mosaic_torch (asked {asked})"),
-            "activate the environment, or name its Python with --python; --no-torch if none is meant",
-        ),
-    })
+    };
+    problem(missing.to_string(), remedy)
 }
 
 fn problem(what: String, remedy: &str) -> Value {
@@ -182,11 +171,5 @@ mod tests {
         let report = report(vec![problem("first".into(), "x")]);
         assert_eq!(report["problems"][0]["what"], "first");
         assert!(report["launch_path"].get("problems").is_none(), "{report}");
-    }
-
-    #[test]
-    fn without_a_python_the_problem_says_who_was_asked() {
-        let error = ask(&["/nonexistent/python".into()]).unwrap_err();
-        assert_eq!(error["what"], "no Python with mosaic_torch (asked /nonexistent/python)");
     }
 }

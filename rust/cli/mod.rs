@@ -3,6 +3,7 @@
 mod demo;
 mod doctor;
 mod host;
+mod profile;
 mod python;
 mod run;
 mod trace;
@@ -26,6 +27,7 @@ struct Cli {
 enum Cmd {
     Demo(demo::Demo),
     Doctor(doctor::Doctor),
+    Profile(profile::Profile),
     Run(run::Run),
     Trace(trace::Trace),
 }
@@ -35,6 +37,8 @@ pub fn main() -> ExitCode {
     match Cli::parse().command {
         Cmd::Demo(c) => c.run(),
         Cmd::Doctor(c) => c.run(),
+        Cmd::Profile(c) => c.run(),
+        Cmd::Profile(c) => c.run(),
         Cmd::Run(c) => c.run(),
         Cmd::Trace(c) => c.run(),
     }

@@ -3,6 +3,7 @@
 use std::{
     env,
     ffi::{OsStr, OsString},
+    fmt,
     os::unix::ffi::OsStringExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -55,6 +56,40 @@ pub fn candidates() -> Vec<OsString> {
     found
 }
 
+/// Why no Python has both packages.
+#[derive(Debug)]
+pub enum Missing {
+    /// None has `mosaic_torch`.
+    Package { asked: Vec<OsString> },
+    /// One has it, in this folder, and no torch.
+    Torch { beside: PathBuf },
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Missing::Package { asked } => {
+                let asked: Vec<_> = asked.iter().map(|p| p.to_string_lossy()).collect();
+                write!(f, "no Python with mosaic_torch (asked {})", asked.join(", "))
+            }
+            Missing::Torch { beside } => write!(f, "mosaic_torch is installed ({}) and torch is not", beside.display()),
+        }
+    }
+}
+
+/// The first Python that has `mosaic_torch` and torch.
+pub fn with_torch(pythons: Vec<OsString>) -> Result<OsString, Missing> {
+    let mut without_torch = None;
+    for python in &pythons {
+        match packages(python) {
+            Packages { mosaic_torch: Some(_), torch: Some(_) } => return Ok(python.clone()),
+            Packages { mosaic_torch: Some(beside), torch: None } => without_torch = Some(Missing::Torch { beside }),
+            _ => {}
+        }
+    }
+    Err(without_torch.unwrap_or(Missing::Package { asked: pythons }))
+}
+
 /// Whether a program's name is an interpreter's: python, python3, python3.12, pypy3.
 pub fn is_python(program: &OsStr) -> bool {
     let name = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or_default();
@@ -100,6 +135,13 @@ mod tests {
         assert_eq!(both.torch.as_deref(), Some(Path::new("/a/torch")));
         assert_eq!(parse(b"\n/a/torch\n"), Packages { mosaic_torch: None, torch: Some("/a/torch".into()) });
         assert_eq!(parse(b""), Packages::default());
+    }
+
+    /// Fault: a search that fails and does not say where it looked.
+    #[test]
+    fn without_a_python_the_error_says_who_was_asked() {
+        let error = with_torch(vec!["/nonexistent/python".into(), "false".into()]).unwrap_err();
+        assert_eq!(error.to_string(), "no Python with mosaic_torch (asked /nonexistent/python, false)");
     }
 
     #[test]

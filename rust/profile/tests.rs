@@ -257,11 +257,14 @@ fn damaged_profiles_are_read_or_refused() {
     }
 }
 
+/// Names and texts.
+type Files<'a> = &'a [(&'a str, &'a str)];
+
 /// A folder of this test alone, removed at its end.
 struct Folder(std::path::PathBuf);
 
 impl Folder {
-    fn new(test: &str, files: &[(&str, &str)]) -> Self {
+    fn new(test: &str, files: Files) -> Self {
         let folder = Folder(std::env::temp_dir().join(format!("mosaic-profile-{test}-{}", std::process::id())));
         std::fs::create_dir_all(folder.0.join("workloads")).unwrap();
         for (name, text) in files {
@@ -316,7 +319,7 @@ fn a_folder_that_does_not_fit_together_is_refused() {
     let other_gpu = p.replacen("a made-up GPU", "another GPU", 1);
     let other_kernel = p.replacen("zoo:fill n=1", "zoo:fill n=3", 1);
     let other_sms = w.replacen("\"sms\":8,\"driver\"", "\"sms\":9,\"driver\"", 1).replace("[8,", "[9,");
-    let cases: [(&[(&str, &str)], &str, &str); 7] = [
+    let cases: [(Files, &str, &str); 7] = [
         (&[], "kernels.jsonl", "cannot be read"),
         (&[("kernels.jsonl", p)], "kernels.jsonl", "expected mosaic-kernels"),
         (
