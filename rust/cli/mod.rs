@@ -38,7 +38,6 @@ pub fn main() -> ExitCode {
         Cmd::Demo(c) => c.run(),
         Cmd::Doctor(c) => c.run(),
         Cmd::Profile(c) => c.run(),
-        Cmd::Profile(c) => c.run(),
         Cmd::Run(c) => c.run(),
         Cmd::Trace(c) => c.run(),
     }

@@ -81,40 +81,42 @@ fn kernels(out: &mut String, list: &[KernelProfile]) {
 }
 
 fn pairs<'a>(out: &mut String, list: impl IntoIterator<Item = &'a Pair>) {
-    let mut modes: BTreeMap<PairMode, BTreeMap<(u32, u32), Vec<&Pair>>> = BTreeMap::new();
+    let mut splits: BTreeMap<(PairMode, u32, u32), Vec<&Pair>> = BTreeMap::new();
     for pair in list {
-        modes.entry(pair.mode).or_default().entry((pair.a_sms, pair.b_sms)).or_default().push(pair);
+        splits.entry((pair.mode, pair.a_sms, pair.b_sms)).or_default().push(pair);
     }
-    for (mode, splits) in modes {
-        slowdowns(out, mode.name(), &splits.values().flatten().copied().collect::<Vec<_>>());
-        for ((a_sms, b_sms), pairs) in splits {
-            slowdowns(out, &format!("  A {a_sms}, B {b_sms} SMs"), &pairs);
-        }
+    let noisy = |pairs: &[&Pair]| pairs.iter().filter(|p| p.noisy).count();
+    let (all, all_noisy) = splits.values().fold((0, 0), |(n, m), pairs| (n + pairs.len(), m + noisy(pairs)));
+    let _ = writeln!(out, "pairs {all}: {all_noisy} noisy");
+    let _ = writeln!(
+        out,
+        "  {:<17}{:>6}{:>6}{:>9}{:>7}{:>24}{:>24}",
+        "mode", "A SMs", "B SMs", "pairs", "noisy", "A slower p10 p50 p90", "B slower p10 p50 p90"
+    );
+    for ((mode, a_sms, b_sms), pairs) in splits {
+        let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().map(|p| p.slowdowns()).unzip();
+        let (mode, count, noisy, a, b) = (mode.name(), pairs.len(), noisy(&pairs), quantiles(a), quantiles(b));
+        let _ = writeln!(out, "  {mode:<17}{a_sms:>6}{b_sms:>6}{count:>9}{noisy:>7}{a}{b}");
     }
 }
 
-fn slowdowns(out: &mut String, label: &str, pairs: &[&Pair]) {
-    let noisy = pairs.iter().filter(|p| p.noisy).count();
-    let _ = writeln!(out, "{label:<22} {:>8} pairs, {noisy} noisy", pairs.len());
-    let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().map(|p| p.slowdowns()).unzip();
-    for (name, mut ratios) in [("A", a), ("B", b)] {
-        ratios.sort_by(f64::total_cmp);
-        let at = |percent: usize| ratios.get((ratios.len() - 1) * percent / 100).copied().unwrap_or_default();
-        let (p10, p50, p90, most) = (at(10), at(50), at(90), at(100));
-        let _ = writeln!(out, "    slowdown of {name}: p10 {p10:.3}, p50 {p50:.3}, p90 {p90:.3}, most {most:.3}");
-    }
+/// The 10th, 50th and 90th percentile of at least one ratio.
+fn quantiles(mut ratios: Vec<f64>) -> String {
+    ratios.sort_by(f64::total_cmp);
+    let at = |percent: usize| ratios.get((ratios.len() - 1) * percent / 100).copied().unwrap_or_default();
+    [10, 50, 90].map(|percent| format!("{:>8.2}", at(percent))).concat()
 }
 
 fn workload(out: &mut String, file: &WorkloadProfile) {
-    let launches = file.launches.len();
-    let _ = writeln!(out, "{}: {launches} launches of {} kernels", file.name(), file.kernels.len());
-    let mut sums: BTreeMap<u32, (usize, f64)> = BTreeMap::new();
+    let (launches, kernels) = (file.launches.len(), file.kernels.len());
+    let _ = writeln!(out, "workload {}: {launches} launches of {kernels} unique kernels", file.name());
+    let mut sums: BTreeMap<u32, (f64, usize)> = BTreeMap::new();
     for time in file.launches.iter().flat_map(|launch| &launch.durations) {
-        let (count, ns) = sums.entry(time.sms).or_default();
-        (*count, *ns) = (*count + 1, *ns + time.median_ns);
+        let (sum_ns, count) = sums.entry(time.sms).or_default();
+        *sum_ns += time.median_ns;
+        *count += 1;
     }
-    for (sms, (count, ns)) in sums.into_iter().rev() {
-        let whole = if sms == file.provenance.sms { " (whole GPU)" } else { "" };
-        let _ = writeln!(out, "  {:>10.3} ms on {sms} SMs{whole}, {count} of {launches} launches", ns / 1e6);
+    for (sms, (sum_ns, count)) in sums.into_iter().rev() {
+        let _ = writeln!(out, "  on {sms:>4} SMs {:>12.3} ms in {count} launches", sum_ns / 1e6);
     }
 }
