@@ -13,7 +13,7 @@ TORCH := --features torch
 NONE := --no-default-features
 CARGO_TEST := cargo $(shell cargo nextest --version >/dev/null 2>&1 && echo nextest run || echo test) --locked
 CPP := $(wildcard cpp/*.cpp cpp/*.hpp cpp/*.c cpp/include/*.h tests/package/*.c tests/package/*.cpp tests/python/*.hpp) \
-  $(wildcard python/mosaic_torch/profiling/zoo/*.cu python/mosaic_torch/profile/zoo/*.cuh)
+  $(wildcard python/mosaic_torch/profiling/zoo/*.cu python/mosaic_torch/profiling/zoo/*.cuh)
 
 .PHONY: demo test test-rust test-python test-gpu lint setup install wheel clean
 

@@ -197,16 +197,16 @@ int64_t mosaic_partition_stream(int64_t partition, int rest, int priority);
 int mosaic_partition_close(int64_t partition);
 
 /*
- * The counters that Nsight Compute is to be asked for, as a JSON list; and its table (ncu --csv --page raw) in a file, as
- * JSON lines, a launch a line: id, name, grid, block, and metrics in plain units.
+ * The counters that Nsight Compute is to be asked for, as a JSON list; and its table (ncu --csv --page raw) in a file,
+ * as JSON lines, a launch a line: id, name, grid, block, and metrics in plain units.
  */
 char* mosaic_ncu_metrics(void);
 char* mosaic_ncu_json(const char* path);
 
 /*
- * Reads a file of profiles/README.md whole and checks all of it. JSON: {"format", "records", "gpu", "sms"}, and by format
- * "workload", "kernels", "unseen", "launches", "pairs" (their number by mode), "noisy". NULL for a file that breaks a
- * rule; the error names the line, what was found and what was expected.
+ * Reads a file of profiles/README.md whole and checks all of it. JSON: {"format", "records", "gpu", "sms"}, and by
+ * format "workload", "kernels", "unseen", "launches", "pairs" (their number by mode), "noisy". NULL for a file that
+ * breaks a rule; the error names the line, what was found and what was expected.
  */
 char* mosaic_profile_check(const char* path);
 
