@@ -200,7 +200,8 @@ fn profiles(dir: &Dir) -> PathBuf {
     let kernel = |key: &str, family: &str, unseen: bool| {
         json!({
             "key": key, "kernel_id": "00000000000000a7", "symbol": "_Z1f", "grid": [1, 1, 1], "block": [32, 1, 1],
-            "dynamic_smem_bytes": 0, "cluster": [0, 0, 0], "families": [family], "unseen": unseen,
+            "dynamic_smem_bytes": 0, "cluster": [0, 0, 0],
+            "registers": 24, "static_smem_bytes": 0, "families": [family], "unseen": unseen,
             "isolated": [{ "sms": 8, "median_ns": 1, "p10_ns": 1, "p90_ns": 1, "n": 7 }], "metrics": { "waves": 1.5 },
         })
     };

@@ -13,7 +13,7 @@ pub struct DataSet {
     pub kernels: KernelProfiles,
     /// `pairs-*.jsonl` by name; every kernel of theirs is one of [`DataSet::kernels`] or of a workload's.
     pub pairs: Vec<PairProfiles>,
-    /// `workloads/*.jsonl` by name.
+    /// `workloads/*.jsonl`, compressed or not, by name.
     pub workloads: Vec<WorkloadProfile>,
 }
 
@@ -114,7 +114,7 @@ fn read_all<T>(
 fn files(folder: &Path, prefix: &str) -> Result<Vec<PathBuf>, ProfileError> {
     let named = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with(prefix) && name.ends_with(".jsonl")
+        name.starts_with(prefix) && name.trim_end_matches(".gz").ends_with(".jsonl")
     };
     let entries = std::fs::read_dir(folder).and_then(|dir| dir.map(|e| Ok(e?.path())).collect::<Result<Vec<_>, _>>());
     let entries = entries.map_err(|e| ProfileError::Io(e).in_file(folder))?;

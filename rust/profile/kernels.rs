@@ -40,6 +40,10 @@ pub struct KernelProfile {
     pub dynamic_smem_bytes: u32,
     /// Blocks of a cluster in x, y, z; `[0, 0, 0]` where the launch names none.
     pub cluster: [u32; 3],
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Static shared memory of a block.
+    pub static_smem_bytes: u32,
     /// The zoo's family in lower case, or the workloads that launch it.
     pub families: Vec<String>,
     /// Nothing is ever fitted on it.

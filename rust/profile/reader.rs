@@ -1,6 +1,7 @@
 //! A profile's lines, one at a time.
 
 use super::{Format, ProfileError, Provenance};
+use flate2::bufread::MultiGzDecoder;
 use serde::de::DeserializeOwned;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -72,11 +73,16 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// Reads a file; errors name it.
+/// Reads a file, compressed if its name says so; errors name it.
 pub(super) fn open<T>(
     path: &Path,
-    read: impl FnOnce(BufReader<File>) -> Result<T, ProfileError>,
+    read: impl FnOnce(Box<dyn BufRead>) -> Result<T, ProfileError>,
 ) -> Result<T, ProfileError> {
-    let file = File::open(path).map_err(ProfileError::Io);
-    file.and_then(|file| read(BufReader::new(file))).map_err(|e| e.in_file(path))
+    let text = File::open(path).map_err(ProfileError::Io).map(BufReader::new).map(|file| -> Box<dyn BufRead> {
+        match path.extension() {
+            Some(extension) if extension == "gz" => Box::new(BufReader::new(MultiGzDecoder::new(file))),
+            _ => Box::new(file),
+        }
+    });
+    text.and_then(read).map_err(|e| e.in_file(path))
 }

@@ -40,6 +40,8 @@ pub fn zoo(name: &str) -> KernelProfile {
         block: [256, 1, 1],
         dynamic_smem_bytes: 1024,
         cluster: [0; 3],
+        registers: 32,
+        static_smem_bytes: 0,
         families: vec!["fill".into()],
         unseen: false,
         isolated: [SMS, 2].map(|sms| Isolated { sms, time: spread(8_000.0 / f64::from(sms)) }).into(),

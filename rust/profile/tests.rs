@@ -2,7 +2,9 @@
 
 use super::testing::{self, *};
 use super::*;
+use flate2::{Compression, write::GzEncoder};
 use serde_json::Value;
+use std::io::Write;
 
 fn records(file: &ProfileFile) -> Vec<Value> {
     fn values<T: serde::Serialize>(list: &[T]) -> Vec<Value> {
@@ -51,7 +53,8 @@ fn lines_as_the_readme_writes_them_are_read() {
         assert_eq!(PairProfiles::parse(text.as_bytes()).unwrap().pairs[0].mode, mode);
     }
     let kernel = r#"{"key":"net:00000000000000ff.12","kernel_id":"00000000000000ff","symbol":"_Z1f","grid":[1,2,3],
-        "block":[32,1,1],"dynamic_smem_bytes":0,"cluster":[2,1,1],"families":["net"],"unseen":true,
+        "block":[32,1,1],"dynamic_smem_bytes":0,"cluster":[2,1,1],"registers":24,
+        "static_smem_bytes":0,"families":["net"],"unseen":true,
         "isolated":[{"sms":8,"median_ns":1000,"p10_ns":990,"p90_ns":1000.5,"n":30}],
         "grid_working_set_bytes":4096,"working_set_from":"dram-reads"}"#;
     let launch = r#"{"kernel":0,"start_offset_ns":0,"durations":[[8,1000,990,1000.5]]}"#;
@@ -288,10 +291,12 @@ fn a_folder_is_one_data_set() {
         ("kernels.jsonl", &*kernels()),
         ("pairs-full.jsonl", &pairs()),
         ("pairs-split.jsonl", &second),
-        ("workloads/net.jsonl", &workload()),
         ("README.md", "no profile"),
     ];
     let folder = Folder::new("whole", &files);
+    let compressed = folder.0.join("workloads/net.jsonl.gz");
+    let mut gz = GzEncoder::new(std::fs::File::create(&compressed).unwrap(), Compression::default());
+    gz.write_all(workload().as_bytes()).and_then(|()| gz.finish()).unwrap();
     let set = DataSet::open(&folder.0).unwrap();
     assert_eq!((set.pairs.len(), set.workloads.len()), (2, 1));
     let want = Counts {
@@ -305,6 +310,9 @@ fn a_folder_is_one_data_set() {
         pairs_confined: 2,
     };
     assert_eq!(set.counts(), want);
+    std::fs::write(&compressed, "not compressed").unwrap();
+    let error = DataSet::open(&folder.0).unwrap_err().to_string();
+    assert!(error.contains("net.jsonl.gz: cannot be read"), "{error}");
     std::fs::remove_dir_all(folder.0.join("workloads")).unwrap();
     let error = DataSet::open(&folder.0).unwrap_err().to_string();
     assert!(error.contains("b is \"net:000000000000000a.0\", expected a key of kernels.jsonl"), "{error}");

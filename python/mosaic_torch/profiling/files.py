@@ -1,7 +1,8 @@
-"""Files of JSON lines: where they come from first, whole or not there."""
+"""Files of JSON lines: where they come from first, whole or not there. A name that ends in `.gz` is compressed."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import shlex
 import subprocess
@@ -16,6 +17,7 @@ import torch
 from ..errors import MosaicError
 
 VERSION = 1
+GZ = ".gz"
 
 
 def provenance(runtime: Any, device: int, clocks: dict[str, list[int]]) -> dict[str, Any]:
@@ -41,10 +43,12 @@ def write(path: Path, format_name: str, head: dict[str, Any], lines: Sequence[di
     """Writes a file at once: another process sees the old one or the whole new one."""
     first = {"format": format_name, "version": VERSION} | head | {"records": len(lines)}
     text = "\n".join(json.dumps(line, separators=(",", ":")) for line in [first, *lines]) + "\n"
+    # Without a time of its own: the same lines give the same bytes.
+    data = gzip.compress(text.encode(), mtime=0) if path.suffix == GZ else text.encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(path.name + ".part")
-        part.write_text(text)
+        part.write_bytes(data)
         part.replace(path)
     except OSError as e:
         raise _unwritable(path, e) from e
@@ -63,7 +67,8 @@ def require_writable(path: Path) -> None:
 
 def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The first line, and the others."""
-    first, *lines = path.read_text().splitlines()
+    data = path.read_bytes()
+    first, *lines = (gzip.decompress(data) if path.suffix == GZ else data).decode().splitlines()
     return json.loads(first), [json.loads(line) for line in lines]
 
 

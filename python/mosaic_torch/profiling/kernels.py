@@ -50,6 +50,8 @@ class Kernel:
             "block": launch.block,
             "dynamic_smem_bytes": launch.dynamic_smem_bytes,
             "cluster": launch.cluster,
+            "registers": launch.registers,
+            "static_smem_bytes": launch.static_smem_bytes,
             "families": self.families,
             "unseen": self.unseen,
             "isolated": [{"sms": sms, **self.isolated[sms].as_dict()} for sms in sorted(self.isolated)],
