@@ -308,7 +308,9 @@ def test_an_interrupt_keeps_the_record_and_leaves_no_process(gate, tmp_path):
     out = tmp_path / "out"
     endless = bound_command(out, "--placements", "threads", "--closed-requests", "100", "--requests", "10000000")
     script = f"""
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 sys.path.insert(0, {str(Path(bench_support.__file__).parent)!r})
 import bench_support
 bench_support.package()

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from mosaic_torch.errors import MosaicError
-from mosaic_torch.profiling import clocks, counters, files, pairs, profiler, rig, workload
+from mosaic_torch.errors import MosaicError, UsageError
+from mosaic_torch.profiling import clocks, counters, dataset, files, pairs, profiler, rig, workload
 from mosaic_torch.profiling.kernels import Kernel, longest, repeatable
-from mosaic_torch.profiling.observe import Launch
+from mosaic_torch.profiling.observe import Holding, Launch
 from mosaic_torch.profiling.spread import Spread
 from mosaic_torch.profiling.timeline import Span, Timeline, spans_of
 
@@ -178,6 +178,81 @@ def test_a_kernel_that_counts_on_cleared_memory_is_not_launched_alone():
     assert repeatable(launches, 2).kept == 6
 
 
+def test_memory_that_a_kept_launch_reads_is_given_to_nobody():
+    """Fault: a kept gather whose indices another operator of the call has overwritten."""
+    with Holding() as holding:
+        places = {torch.arange(4096).add_(i).data_ptr() for i in range(8)}
+    assert len(places) == 8
+    assert len(holding.held) == 16
+
+
+def test_pairs_that_are_not_in_the_timeline_are_named(monkeypatch):
+    """Fault: one lost record of the profiler ends an hour of measuring."""
+    kernels = [(a_kernel(f"a{i}", 1000), a_kernel(f"b{i}", 1000)) for i in range(pairs.BATCH + 1)]
+    for kernel in (kernel for pair in kernels for kernel in pair):
+        kernel.launch = Launch("kernel", "0" * 16, 0, kept=1)
+    each = rig.Together(*([1000] * 7 for _ in range(6)))
+    answers = iter([MosaicError("found 3 kernels"), [each]])
+
+    def read(*_):
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    class Quiet:
+        a = b = rig.Lane.__new__(rig.Lane)
+        a.sms = 132
+
+        def identify(self):
+            pass
+
+        def enqueue(self, *_):
+            pass
+
+    class NoTimeline:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(pairs, "read", read)
+    monkeypatch.setattr(pairs, "Timeline", NoTimeline)
+    said, done = [], []
+    lines = list(pairs.measure(Quiet(), pairs.FULL[0], kernels, 132, done.append, said.append))
+    assert [line["a"] for line in lines] == [f"a{pairs.BATCH}"]
+    assert said == [f"{pairs.BATCH} pairs are left out: found 3 kernels"]
+    assert done == [pairs.BATCH, 1]
+
+
+def test_a_kernel_that_two_workloads_have_is_counted_once():
+    """Fault: counters given to a kernel of the same name and launch that does another amount of work."""
+
+    def kernel(key, median_ns, **counted):
+        isolated = [{"sms": 8, "median_ns": 1}, {"sms": 132, "median_ns": median_ns}]
+        return {"key": key, "kernel_id": key[-1], "isolated": isolated} | counted
+
+    counted = [kernel("one:x", 10_000, metrics={"ipc": 1.0}, working_set_from="dram-reads")]
+    lines = [kernel("two:x", 11_000), kernel("three:x", 30_000), kernel("two:y", 10_000), {"kernel": 0}]
+    assert dataset.borrow(lines, counted) == 1
+    assert lines[0] == kernel("two:x", 11_000, metrics={"ipc": 1.0}, working_set_from="dram-reads")
+    assert not any("metrics" in line for line in lines[1:])
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        (["--steps", "zoo,bake"], "found the step 'bake', expected some of physics, zoo"),
+        (["--workloads", "resnet51"], "found the workload 'resnet51', expected some of resnet50, "),
+    ],
+)
+def test_a_step_that_is_not_there_is_named(option, says):
+    """Fault: a typing error measures nothing, and says nothing."""
+    with pytest.raises(UsageError, match=says):
+        dataset.main(option)
+
+
 def test_launches_of_one_kernel_that_differ_are_apart():
     """Fault: one KernelId with two problem sizes counted as one kernel."""
     work = workload.Workload("m", [Launch("kernel", i, 0) for i in "xyxx"])
@@ -233,6 +308,10 @@ def test_a_file_is_whole_or_not_there(tmp_path):
     assert first == {"format": "mosaic-pairs", "version": 1, "gpu": "g", "records": 1}
     assert lines == [{"a": 1}]
     assert [p.name for p in path.parent.iterdir()] == ["a.jsonl"]
+    compressed = tmp_path / "a.jsonl.gz"
+    files.write(compressed, "mosaic-pairs", {"gpu": "g"}, [{"a": 1}])
+    assert files.read(compressed) == (first, lines)
+    assert compressed.read_bytes()[:2] == b"\x1f\x8b"
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(MosaicError, match=r"cannot be written: .*--out"):

@@ -1,13 +1,16 @@
 """Measures the data set of this GPU: `python -m mosaic_torch.profiling.dataset`.
 
-What is measured is written file by file; run again, it goes on with the files that are missing.
+What is measured is written file by file; run again, it goes on with what is missing. Kernels that take part in pairs
+have to be made again in every run.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import json
+import random
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -19,70 +22,183 @@ import torch
 from ..api import configure, runtime
 from ..bench.budget import Budget, Progress
 from ..bench.device import record_folder
-from ..errors import DeviceError, MosaicError
-from . import counters, files, kernels, pairs, physics, zoo
+from ..errors import DeviceError, MosaicError, UsageError
+from . import counters, files, jobs, kernels, pairs, physics, profiler, zoo
 from .clocks import Clocks
 from .kernels import Kernel
 from .observe import Observer
+from .spread import Spread
+from .workload import alike, measure
 
 # SMs that kernels are measured on alone: multiples of the granularity of compute capability 9.0, and the splits' rests.
 ALONE_SMS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 112)
+# What is refused on the fewest SMs (cooperative launches that do not fit) takes part in no pair.
+FEWEST_SMS = ALONE_SMS[0]
 # Kernels of one run of Nsight Compute: an interrupted one loses no more.
 COUNTED_AT_ONCE = 60
+# Pairs that are measured again by a later run.
+REPEATED = 300
 # torch.cuda._sleep counts cycles of the SM's clock.
 CYCLES_PER_NS = 1.9
+
+KERNELS, PHYSICS, REPEAT = "kernels.jsonl", "physics.jsonl", "repeat.jsonl"
+WORKLOADS, WORKLOAD_SUFFIX = "workloads", ".jsonl.gz"
+STEPS = ("physics", "zoo", "workloads", "pair", "repeat", "count", "compiled")
 
 
 class DataSet:
     """One folder, and what is needed to fill it."""
 
-    def __init__(self, out: Path, budget: Budget, configs: Sequence[zoo.Config], pairs_part: float) -> None:
-        self.out, self.budget, self.pairs_part = out, budget, pairs_part
+    def __init__(self, out: Path, budget: Budget, pairs_part: float, seed: int) -> None:
+        self.out, self.budget, self.pairs_part, self.seed = out, budget, pairs_part, seed
         self.progress = Progress(budget)
-        self.configs = configs
         self.observer = Observer(runtime, torch.cuda.current_device())
         properties = torch.cuda.get_device_properties(self.observer.device)
         self.sms = properties.multi_processor_count
         self.clocks = Clocks(f"GPU-{properties.uuid}")
         self.lanes = pairs.Lanes(self.observer, self.sms)
+        # Those that can be launched again.
         self.kernels: list[Kernel] = []
 
-    def write(self, name: str, format_name: str, lines: Sequence[dict[str, Any]]) -> None:
+    def write(self, name: str, format_name: str, lines: Sequence[dict[str, Any]], workload: str = "") -> None:
         head = files.provenance(runtime, self.observer.device, self.clocks.seen)
-        files.write(self.out / name, format_name, head, lines)
+        files.write(self.out / name, format_name, ({"workload": workload} if workload else {}) | head, lines)
         self.progress.say(f"{self.out / name}: {len(lines)} records")
 
-    def build(self) -> None:
-        """Makes the kernels, and measures each alone, on the whole GPU and on partitions."""
-        self.progress.begin(len(self.configs))
-        with self.clocks:
-            self.kernels = list(kernels.zoo_kernels(self.observer, self.configs, self.progress.advance))
-            lanes = [self.lanes.full(False, "a"), *(self.lanes.part(sms) for sms in ALONE_SMS)]
-            self.progress.begin(len(lanes))
-            for lane in lanes:
-                kernels.measure_alone(self.kernels, lane)
-                self.progress.step(f"alone on {lane.sms} SMs")
-        known = self.out / "kernels.jsonl"
-        counted = {line["key"]: line for line in files.read(known)[1]} if known.exists() else {}
-        for kernel in self.kernels:
-            kernel.metrics = counted.get(kernel.key, {}).get("metrics", {})
-        self.write("kernels.jsonl", "mosaic-kernels", [kernel.record() for kernel in self.kernels])
+    def records(self, name: str) -> list[dict[str, Any]]:
+        """Of a file, if it is there."""
+        path = self.out / name
+        return files.read(path)[1] if path.exists() else []
 
-    def count(self) -> None:
-        """Counters of every kernel that has none yet."""
-        missing = [kernel for kernel in self.kernels if not kernel.metrics]
+    def enough(self, seconds: float, what: str) -> bool:
+        """Whether there is time for it; if not, it is left for the next run."""
+        if self.budget.fits(seconds):
+            return True
+        self.progress.say(f"{what} left for the next run: too little time")
+        return False
+
+    def zoo(self, configs: Sequence[zoo.Config]) -> None:
+        """Makes the zoo's kernels, and measures each alone, on the whole GPU and on partitions."""
+        self.progress.begin(len(configs))
+        made = list(kernels.zoo_kernels(self.observer, configs, self.progress.advance))
+        known = {line["key"]: line for line in self.records(KERNELS)}
+        for kernel in made:
+            if line := known.get(kernel.key):
+                kernel.isolated = {time.pop("sms"): Spread(**time) for time in line["isolated"]}
+                kernel.metrics = line.get("metrics", {})
+        new = [kernel for kernel in made if kernel.key not in known]
+        self.kernels += made
+        if not new:
+            return
+        lanes = [self.lanes.full(False, "a"), *map(self.lanes.part, ALONE_SMS)]
+        self.progress.begin(len(lanes))
+        with self.clocks:
+            for lane in lanes:
+                kernels.measure_alone(new, lane, self.progress.say)
+                self.progress.step(f"alone on {lane.sms} SMs")
+        self._write_zoo()
+
+    def _write_zoo(self) -> None:
+        made = [kernel.record() for kernel in self.kernels if kernel.is_zoo]
+        self.write(KERNELS, "mosaic-kernels", made)
+
+    def workloads(self, names: Sequence[str], keep: bool) -> None:
+        """Measures one request of each; `keep`: their kernels take part in pairs."""
+        self.progress.begin(len(names))
+        for name in names:
+            path = _workload_file(name)
+            there = (self.out / path).exists()
+            if there and not keep:
+                self.progress.advance(name)
+                continue
+            if not self.enough(60 if not there else 15, path):
+                continue
+            partitions = () if there else profiler.PARTITIONS
+            try:
+                call = jobs.build(name, self.observer.device)
+                with self.clocks:
+                    work = measure(
+                        self.observer,
+                        self.lanes,
+                        name,
+                        call,
+                        partitions,
+                        profiler.REQUESTS,
+                        self.progress.say,
+                        keep=keep,
+                    )
+            except (MosaicError, RuntimeError) as e:
+                self.progress.say(f"{name} is left out: {e}")
+                torch.cuda.synchronize()  # raises if the GPU is lost to this process
+                continue
+            if not there:
+                self.write(path, "mosaic-workload", work.lines(), name)
+            if keep:
+                self._keep(work.kernels, path)
+            del call, work
+            gc.collect()
+            torch.cuda.empty_cache()
+            self.progress.step(name)
+
+    def _keep(self, found: Sequence[Kernel], path: str) -> None:
+        named = {line["key"] for line in self.records(path) if "key" in line}
+        for kernel in found:
+            if kernel.key not in named:
+                self.progress.say(f"{kernel.key} takes part in no pair: {path} has it not")
+            elif kernel.launch.kept is None:
+                self.progress.say(f"{kernel.key} takes part in no pair: {kernel.launch.not_kept}")
+            else:
+                self.kernels.append(kernel)
+
+    def launchable(self) -> list[Kernel]:
+        """Those that the fewest SMs can run, by being launched there."""
+        kernels.measure_alone(
+            [kernel for kernel in self.kernels if not kernel.is_zoo], self.lanes.part(FEWEST_SMS), self.progress.say
+        )
+        return [kernel for kernel in self.kernels if FEWEST_SMS in kernel.isolated]
+
+    def pair(self) -> None:
+        """Pairs in every mode; the three of the whole GPU measure the same pairs."""
+        plan = [(mode, round(count * self.pairs_part)) for mode, count in pairs.modes()]
+        plan = [(i, mode, count) for i, (mode, count) in enumerate(plan) if not (self.out / _pair_file(mode)).exists()]
+        self.progress.begin(sum(count for _, _, count in plan))
+        fit = self.launchable() if plan else []
+        for i, mode, count in plan:
+            if self.enough(0.02 * count, _pair_file(mode)):
+                seed = self.seed if mode in pairs.FULL else self.seed + i
+                lines = self._measured(mode, pairs.choose(fit, self.sms, count, seed))
+                self.write(_pair_file(mode), "mosaic-pairs", lines)
+
+    def _measured(self, mode: pairs.Mode, chosen: Sequence[tuple[Kernel, Kernel]]) -> list[dict[str, Any]]:
+        rig = self.lanes.rig(mode, CYCLES_PER_NS)
+        said = functools.partial(self.progress.advance, mode.title)
+        with self.clocks:
+            return list(pairs.measure(rig, mode, chosen, self.sms, said, self.progress.say))
+
+    def repeat(self) -> None:
+        """Measures some of the pairs again, which an earlier run has measured."""
+        if (self.out / REPEAT).exists():
+            return
+        lines = [line | {"of": mode} for mode, _ in pairs.modes() for line in self.records(_pair_file(mode))]
+        known = {kernel.key: kernel for kernel in self.launchable()}
+        lines = [line for line in lines if line["a"] in known and line["b"] in known]
+        again = random.Random(self.seed).sample(lines, min(REPEATED, len(lines)))
+        self.progress.begin(len(again))
+        found = []
+        for mode, _ in pairs.modes():
+            chosen = [(known[line["a"]], known[line["b"]]) for line in again if line["of"] == mode]
+            found += self._measured(mode, chosen) if chosen else []
+        self.write(REPEAT, "mosaic-pairs", found)
+
+    def count_zoo(self) -> None:
+        """Counters of every zoo kernel that has none yet."""
+        missing = [kernel for kernel in self.kernels if kernel.is_zoo and not kernel.metrics]
         self.progress.begin(len(missing))
         for at in range(0, len(missing), COUNTED_AT_ONCE):
             batch = {kernel.key: kernel for kernel in missing[at : at + COUNTED_AT_ONCE]}
-            if not self.budget.fits(45):
-                self.progress.say(f"counters of {len(missing) - at} kernels left for the next run: too little time")
+            if not self.enough(45, f"counters of {len(missing) - at} kernels"):
                 return
-            plan = {
-                "zoo": {
-                    key.removeprefix("zoo:"): [kernel.launch.kernel_id, kernel.launch.occurrence]
-                    for key, kernel in batch.items()
-                }
-            }
+            plan = {kernel.zoo_name: [kernel.launch.kernel_id, kernel.launch.occurrence] for kernel in batch.values()}
             with tempfile.TemporaryDirectory(prefix="mosaic-plan-") as folder, self.clocks:
                 paths = [Path(folder) / name for name in ("plan.json", "lines.jsonl")]
                 paths[0].write_text(json.dumps(plan))
@@ -90,63 +206,113 @@ class DataSet:
                 for ours, theirs in counters.count(runtime.lib, program, paths[1], {}):
                     batch[ours["key"]].metrics = theirs["metrics"]
                     self.progress.advance(ours["key"])
-            self.write("kernels.jsonl", "mosaic-kernels", [kernel.record() for kernel in self.kernels])
+            self._write_zoo()
 
-    def pair(self, seed: int) -> None:
-        """Pairs in every mode; the three of the whole GPU measure the same pairs."""
-        plan = [(mode, round(count * self.pairs_part)) for mode, count in pairs.modes()]
-        self.progress.begin(sum(count for _, count in plan))
-        for i, (mode, count) in enumerate(plan):
-            name = f"pairs-{mode.title}.jsonl"
-            if (self.out / name).exists():
-                self.progress.done += count
+    def count_workloads(self) -> None:
+        """Counters of the workloads' kernels. One that another workload has too is counted once."""
+        for name in jobs.NAMES:
+            path = self.out / _workload_file(name)
+            if not path.exists():
                 continue
-            if not self.budget.fits(0.02 * count):
-                self.progress.say(f"{name} left for the next run: too little time")
-                continue
-            chosen = pairs.choose(self.kernels, self.sms, count, seed if mode in pairs.FULL else seed + i)
-            rig = self.lanes.rig(mode, CYCLES_PER_NS)
-            with self.clocks:
-                said = functools.partial(self.progress.advance, mode.title)
-                lines = list(pairs.measure(rig, mode, chosen, self.sms, said))
-            self.write(name, "mosaic-pairs", lines)
+            head, lines = files.read(path)
+            if borrow(lines, self._counted()):
+                files.write(path, "mosaic-workload", head, lines)
+            missing = len(profiler.plan_of(lines))
+            if missing and self.enough(60 + missing, f"counters of {missing} kernels of {name}"):
+                program = ["-m", "mosaic_torch.profiling.jobs", name]
+                profiler.add_counters([path], runtime.lib, lambda _, program=program: program)
+
+    def _counted(self) -> list[dict[str, Any]]:
+        """Kernels of workloads that have counters."""
+        found = [self.records(_workload_file(name)) for name in jobs.NAMES]
+        return [line for lines in found for line in lines if "metrics" in line]
 
     def physics(self) -> None:
         """The experiments whose outcome has a reason."""
-        name = "physics.jsonl"
-        if (self.out / name).exists():
+        if (self.out / PHYSICS).exists():
             return
         self.progress.begin(sum(1 for _ in physics.cases()))
         with self.clocks:
             lines = list(physics.run(self.observer, self.lanes, CYCLES_PER_NS, self.progress.advance))
-        self.write(name, "mosaic-physics", lines)
+        self.write(PHYSICS, "mosaic-physics", lines)
+
+
+def _workload_file(name: str) -> str:
+    return f"{WORKLOADS}/{name}{WORKLOAD_SUFFIX}"
+
+
+def _pair_file(mode: pairs.Mode) -> str:
+    return f"pairs-{mode.title}.jsonl"
+
+
+def borrow(lines: Sequence[dict[str, Any]], counted: Sequence[dict[str, Any]]) -> int:
+    """Gives kernels the counters of one of the same KernelId that takes about as long alone; how many it gave."""
+    known: dict[str, list[dict[str, Any]]] = {}
+    for line in counted:
+        known.setdefault(line["kernel_id"], []).append(line)
+    given = 0
+    for line in lines:
+        if "key" not in line or "metrics" in line:
+            continue
+        for other in known.get(line["kernel_id"], ()):
+            if alike(_alone_ns(line), _alone_ns(other)):
+                line |= {name: other[name] for name in profiler.COUNTED if name in other}
+                given += 1
+                break
+    return given
+
+
+def _alone_ns(kernel: dict[str, Any]) -> int:
+    """On the most SMs."""
+    return max(kernel["isolated"], key=lambda time: time["sms"])["median_ns"]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the steps that are asked for."""
     parser = argparse.ArgumentParser(prog="python -m mosaic_torch.profiling.dataset", description=__doc__)
     parser.add_argument("--out", type=Path, help="folder; profiles/<gpu> if not given")
-    parser.add_argument("--steps", default="build,physics,pair,count", help="of build, physics, pair, count")
+    parser.add_argument("--steps", default=",".join(STEPS), help="of %(default)s")
     parser.add_argument("--max-seconds", type=float, help="stop in time; run again to go on")
     parser.add_argument("--every", type=int, default=1, help="take only each n-th zoo configuration (a trial)")
     parser.add_argument("--pairs", type=float, default=1.0, help="take only this part of the pairs (a trial)")
+    parser.add_argument("--workloads", default=",".join(jobs.NAMES), help="of %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of pairs")
     options = parser.parse_args(arguments)
+    steps = _chosen("step", options.steps, STEPS)
+    names = _chosen("workload", options.workloads, jobs.NAMES)
     if not torch.cuda.is_available():
         raise DeviceError("torch finds no usable GPU: a data set is measured on one")
     configure(policy="none")
-    torch.backends.cuda.matmul.allow_tf32 = True
+    jobs.use_tf32()
     out = options.out or Path("profiles") / record_folder(torch.cuda.get_device_name())
-    data = DataSet(out, Budget(options.max_seconds), zoo.configs()[:: options.every], options.pairs)
-    if "physics" in options.steps:
+    data = DataSet(out, Budget(options.max_seconds), options.pairs, options.seed)
+    pairing = not {"pair", "repeat"}.isdisjoint(steps)
+    if "physics" in steps:
         data.physics()
-    if "build" in options.steps:
-        data.build()
-    if "pair" in options.steps:
-        data.pair(options.seed)
-    if "count" in options.steps:
-        data.count()
+    if not {"zoo", "pair", "repeat", "count"}.isdisjoint(steps):
+        data.zoo(zoo.configs()[:: options.every])
+    if "workloads" in steps or pairing:
+        data.workloads([name for name in jobs.PAIRED if name in names], keep=pairing)
+    if "pair" in steps:
+        data.pair()
+    if "repeat" in steps:
+        data.repeat()
+    if "workloads" in steps:
+        data.workloads([name for name in jobs.ALONE if name in names], keep=False)
+    if "compiled" in steps:
+        data.workloads([name for name in jobs.COMPILED_NAMES if name in names], keep=False)
+    if "count" in steps:
+        data.count_zoo()
+        data.count_workloads()
     return 0
+
+
+def _chosen(what: str, text: str, known: Sequence[str]) -> list[str]:
+    chosen = [word for word in text.split(",") if word]
+    for word in chosen:
+        if word not in known:
+            raise UsageError(f"found the {what} {word!r}, expected some of {', '.join(known)}")
+    return chosen
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from ..errors import MosaicError
 from . import zoo
 from .observe import Launch, Observer
@@ -14,6 +16,7 @@ from .spread import Spread
 from .timeline import Timeline
 
 WARM_UP, ROUNDS = 2, 7
+ZOO = "zoo:"
 # Kernels of one timeline: its records are read in one go.
 BATCH = 100
 
@@ -31,6 +34,16 @@ class Kernel:
     grid_working_set_bytes: int | None = None
     working_set_from: str | None = None
     alive: Any = None
+
+    @property
+    def is_zoo(self) -> bool:
+        """Not of a workload."""
+        return self.key.startswith(ZOO)
+
+    @property
+    def zoo_name(self) -> str:
+        """Its configuration's."""
+        return self.key.removeprefix(ZOO)
 
     @property
     def kept(self) -> int:
@@ -74,7 +87,7 @@ def _blocks(launch: Launch) -> int:
 
 def zoo_key(config: zoo.Config) -> str:
     """Of a zoo kernel in the files."""
-    return f"zoo:{config.name}"
+    return ZOO + config.name
 
 
 def longest(launches: Sequence[Launch], timeline: Timeline) -> Launch:
@@ -101,39 +114,50 @@ def repeatable(launches: Sequence[Launch], place: int) -> Launch:
 def zoo_kernels(observer: Observer, configs: Sequence[zoo.Config], said: Callable[[str], None]) -> Iterator[Kernel]:
     """Builds each configuration, and keeps the launch that stands for it."""
     for config in configs:
-        prepared = zoo.build(config, observer.device)
+        try:
+            kernel = _zoo_kernel(observer, config)
+            unkept = "" if kernel.launch.kept is not None else kernel.launch.not_kept
+        except (MosaicError, RuntimeError) as e:
+            torch.cuda.synchronize(observer.device)  # raises if the GPU is lost to this process
+            unkept = str(e)
+        said(f"{config.name} is left out: {unkept}" if unkept else config.name)
+        if not unkept:
+            yield kernel
+
+
+def _zoo_kernel(observer: Observer, config: zoo.Config) -> Kernel:
+    prepared = zoo.build(config, observer.device)
+    observer.run(prepared.launch)
+    with Timeline() as timeline:
         observer.run(prepared.launch)
-        with Timeline() as timeline:
-            observer.run(prepared.launch)
-        launches = observer.observe(prepared.launch, keep=True)
-        launch = longest(launches, timeline)
-        said(config.name if launch.kept is not None else f"{config.name} is left out: {launch.not_kept}")
-        if launch.kept is None:
-            continue
-        yield Kernel(
-            zoo_key(config),
-            launch,
-            [config.family],
-            zoo.is_unseen(config.family),
-            grid_working_set_bytes=prepared.footprint_bytes,
-            working_set_from="arguments",
-            alive=prepared,
-        )
+    return Kernel(
+        zoo_key(config),
+        longest(observer.observe(prepared.launch, keep=True), timeline),
+        [config.family],
+        zoo.is_unseen(config.family),
+        grid_working_set_bytes=prepared.footprint_bytes,
+        working_set_from="arguments",
+        alive=prepared,
+    )
 
 
-def measure_alone(kernels: Sequence[Kernel], lane: Lane, rounds: int = ROUNDS) -> None:
-    """What each takes alone on the lane's SMs."""
+def measure_alone(kernels: Sequence[Kernel], lane: Lane, said: Callable[[str], None]) -> None:
+    """What each takes alone on the lane's SMs; one that the driver refuses there is named, and has no time there."""
     for at in range(0, len(kernels), BATCH):
-        batch = kernels[at : at + BATCH]
+        launched = []
         with Timeline() as timeline:
-            for kernel in batch:
-                for _ in range(WARM_UP + rounds):
-                    lane.launch(kernel.kept)
+            for kernel in kernels[at : at + BATCH]:
+                try:
+                    for _ in range(WARM_UP + ROUNDS):
+                        lane.launch(kernel.kept)
+                except MosaicError as e:
+                    said(f"{kernel.key} on {lane.sms} SMs: {e}")
+                else:
+                    launched.append(kernel)
         spans = [span for span in timeline.spans if span.is_kernel]
-        expected = len(batch) * (WARM_UP + rounds)
-        if len(spans) != expected:
-            raise MosaicError(f"found {len(spans)} kernels in the timeline, expected {expected}")
-        for i, kernel in enumerate(batch):
-            first = i * (WARM_UP + rounds)
-            samples = [span.duration_ns for span in spans[first + WARM_UP : first + WARM_UP + rounds]]
+        each = WARM_UP + ROUNDS
+        if len(spans) != len(launched) * each:
+            raise MosaicError(f"found {len(spans)} kernels in the timeline, expected {len(launched) * each}")
+        for i, kernel in enumerate(launched):
+            samples = [span.duration_ns for span in spans[i * each + WARM_UP : (i + 1) * each]]
             kernel.isolated[lane.sms] = Spread.of(samples)

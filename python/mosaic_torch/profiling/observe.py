@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._lib import OBSERVED
 
@@ -45,6 +46,23 @@ class Launch:
         return self.kind == "kernel"
 
 
+class Holding(TorchDispatchMode):
+    """Holds what operators return: memory that a kept launch reads is given to no other tensor of the call.
+
+    A gather whose indices were overwritten would read anywhere. Compiled code makes its own memory, past operators.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs the operator."""
+        found = func(*args, **(kwargs or {}))
+        self.held.append(found)
+        return found
+
+
 class Observer:
     """Runs calls on a stream of its own, which is watched and never held."""
 
@@ -55,8 +73,9 @@ class Observer:
         self.handle = self.lib.stream_create(device, 0)
         self.lib.stream_set_role(self.handle, self._job)
         self.stream = torch.cuda.ExternalStream(self.handle, device=device)
-        # What kept launches read and write stays theirs as long as this lives.
+        # What kept launches read and write stays theirs as long as these live.
         self._memory = torch.cuda.MemPool()
+        self._held: list[Any] = []
 
     def run(self, call: Callable[[], Any]) -> None:
         """Calls it on the stream, and waits for the GPU."""
@@ -68,10 +87,17 @@ class Observer:
         self, call: Callable[[], Any], *, keep: bool = False, profile: Iterable[tuple[str, int]] = ()
     ) -> list[Launch]:
         """The launches of one call. `profile`: (KernelId, occurrence) of those that Nsight Compute is to see."""
-        with torch.cuda.use_mem_pool(self._memory, self.device):
-            self.lib.observe_start(self._job, {"keep": keep, "profile": [list(launch) for launch in profile]})
-            try:
-                self.run(call)
-            finally:
-                lines = self.lib.observe_stop()
+        chosen = {"keep": keep, "profile": [list(launch) for launch in profile]}
+        if not keep:
+            return self._observed(call, chosen)
+        with torch.cuda.use_mem_pool(self._memory, self.device), Holding() as holding:
+            self._held.append(holding.held)
+            return self._observed(call, chosen)
+
+    def _observed(self, call: Callable[[], Any], chosen: dict[str, Any]) -> list[Launch]:
+        self.lib.observe_start(self._job, chosen)
+        try:
+            self.run(call)
+        finally:
+            lines = self.lib.observe_stop()
         return [Launch.of(line) for line in lines]

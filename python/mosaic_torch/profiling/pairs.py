@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import MosaicError
 from .kernels import Kernel
 from .observe import Observer
 from .rig import Lane, Order, Rig, read
@@ -69,16 +70,26 @@ def choose(kernels: Sequence[Kernel], sms: int, count: int, seed: int) -> list[t
 
 
 def measure(
-    rig: Rig, mode: Mode, pairs: Sequence[tuple[Kernel, Kernel]], sms: int, said: Callable[[int], None]
+    rig: Rig,
+    mode: Mode,
+    pairs: Sequence[tuple[Kernel, Kernel]],
+    sms: int,
+    advanced: Callable[[int], None],
+    said: Callable[[str], None],
 ) -> Iterator[dict[str, Any]]:
-    """Lines of `mosaic-pairs`, in the order of the pairs."""
+    """Lines of `mosaic-pairs`, in the order of the pairs; what cannot be told apart in a timeline is left out."""
     for at in range(0, len(pairs), BATCH):
         batch = pairs[at : at + BATCH]
         with Timeline() as timeline:
             rig.identify()
             for a, b in batch:
                 rig.enqueue(a.kept, b.kept, mode.order(a, b, sms), ROUNDS)
-        for (a, b), together in zip(batch, read(timeline, ROUNDS, len(batch)), strict=True):
+        try:
+            found = read(timeline, ROUNDS, len(batch))
+        except MosaicError as e:
+            said(f"{len(batch)} pairs are left out: {e}")
+            found = []
+        for (a, b), together in zip(batch[: len(found)], found, strict=True):
             yield {
                 "a": a.key,
                 "b": b.key,
@@ -87,7 +98,7 @@ def measure(
                 "b_sms": rig.b.sms,
                 **together.record(),
             }
-        said(len(batch))
+        advanced(len(batch))
 
 
 class Lanes:

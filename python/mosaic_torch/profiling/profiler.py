@@ -26,6 +26,8 @@ REQUESTS = 10
 # Launches of one run of Nsight Compute: an interrupted one loses no more.
 COUNTED_AT_ONCE = 150
 SUFFIX = ".profile.jsonl"
+# What Nsight Compute adds to a kernel's record.
+COUNTED = ("metrics", "grid_working_set_bytes", "block_working_set_bytes", "working_set_from")
 VARIABLE = "MOSAIC_PROFILE"
 
 

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from ..errors import MosaicError
-from .kernels import Kernel
+from .kernels import Kernel, repeatable
 from .observe import Launch, Observer
 from .pairs import Lanes
 from .rig import Lane
@@ -72,7 +74,7 @@ def measure(
             f"{name} launches CUDA graphs, whose kernels cannot be told apart by launch: profile it without "
             'them (torch.compile without mode="reduce-overhead")'
         )
-    launches = [launch for launch in observed if launch.is_kernel]
+    launches = [repeatable(observed, place) for place, launch in enumerate(observed) if launch.is_kernel]
     if not launches:
         raise MosaicError(f"{name} launched no kernel: is it on the GPU?")
     work = Workload(name, launches, samples=[{} for _ in launches])
@@ -90,6 +92,7 @@ def measure(
 
 def _lane(work: Workload, lane: Lane, call: Callable[[], Any], requests: int, names: list[str] | None) -> list[str]:
     """Adds the durations on one lane; the names of its kernels. `names`: those of the whole GPU, to be matched."""
+    torch.cuda.empty_cache()  # each stream has memory of its own
     with Timeline() as timeline:  # the first call on a stream allocates; it also says how long one takes
         lane.run(call)
     busy_s = sum(span.duration_ns for span in timeline.spans) / 1e9
@@ -159,11 +162,17 @@ def apart(places: Sequence[int], time_ns: Callable[[int], int]) -> list[list[int
     last = None
     for place in sorted(places, key=time_ns):
         now = time_ns(place)
-        if last is None or (now > last * APART_RATIO and now - last > APART_NS):
+        if last is None or not alike(last, now):
             groups.append([])
         groups[-1].append(place)
         last = now
     return groups
+
+
+def alike(one_ns: int, other_ns: int) -> bool:
+    """Whether two times alone may be of one kernel."""
+    less, more = sorted((one_ns, other_ns))
+    return more <= less * APART_RATIO or more - less <= APART_NS
 
 
 def is_unseen(workload: str) -> bool:
