@@ -94,12 +94,12 @@ def _distribution(
 
 def repeated(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether the second measurement is the first one's."""
-    return all(
-        off(one[time], other[time]) <= RATIO
-        if one[time]["median_ns"] >= SHORT_NS
-        else abs(other[time]["median_ns"] - one[time]["median_ns"]) <= SHORT_WITHIN_NS
-        for time in TIMES
-    )
+    for time in TIMES:
+        first_ns, second_ns = one[time]["median_ns"], other[time]["median_ns"]
+        within_ns = RATIO * first_ns if first_ns >= SHORT_NS else SHORT_WITHIN_NS
+        if abs(second_ns - first_ns) > within_ns:
+            return False
+    return True
 
 
 def off(one: dict[str, Any], other: dict[str, Any]) -> float:
