@@ -13,7 +13,7 @@ import bench_support
 
 bench_support.package()
 
-from mosaic_bench import cli, mps, overhead, records, summary  # noqa: E402
+from mosaic_bench import cli, mps, overhead, profile_time, records, summary  # noqa: E402
 from mosaic_bench.fleet import AgentError, AgentLost, Fleet  # noqa: E402
 
 CONTROL = f"{Path(bench_support.__file__).resolve()}:make"
@@ -342,6 +342,12 @@ def test_some_topics_in_one_command(capsys):
     assert cli.main(["all", "--plan", "--topics", "overhead,micro"]) == 0
     said = capsys.readouterr().out.split()
     assert [word for word in said if word.endswith(":")] == ["micro:", "overhead:"]
+
+
+def test_a_model_that_is_not_profiled_is_a_failure_with_its_reason():
+    """Fault: the time of a command that has failed, in a record."""
+    with pytest.raises(RuntimeError, match=r"(?s)no profile \(exit status 1\): .*Error"):
+        profile_time.measure("nothing", "(torch.nn.Linear(1, 1), torch.randn(1, 1))", 120)
 
 
 def test_a_raw_file_that_is_none_is_refused_by_name(tmp_path, capsys):

@@ -13,7 +13,7 @@ from .variants import PLACEMENTS, VARIANTS
 from .workloads import WORKLOADS
 
 # In the order in which `all` runs them: what is cheap and would spoil the rest comes first.
-TOPICS = ("coverage", "identity", "micro", "overhead", "death", "bound")
+TOPICS = ("coverage", "identity", "micro", "overhead", "death", "profile_time", "bound")
 DEFAULT_VARIANTS = ["isolated", "isolated-again", "no-op", "idle-only", "streams", "priority"]
 BOUND_BES = ["bert-large", "dlrm", "resnet50-fp16"]
 
