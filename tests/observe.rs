@@ -437,6 +437,10 @@ fn what_cannot_be_observed_is_refused() {
         // SAFETY: nul-terminated.
         assert_eq!(unsafe { capi::mosaic_job_register(name.as_ptr(), 4, 0, 1.0, 0) }, -1);
         assert_eq!(last_error(), "role: found 4, expected 1 (high priority), 2 (best effort) or 3 (observed)");
+        let long = c(&"n".repeat(64));
+        // SAFETY: nul-terminated.
+        assert_eq!(unsafe { capi::mosaic_job_register(long.as_ptr(), 3, 0, 0.0, 0) }, -1);
+        assert_eq!(last_error(), "name: found 64 bytes, expected at most 63");
         assert_eq!(capi::mosaic_request_open(job.id, 0), -1);
         assert!(last_error().contains("\"profiled\" is not high priority"), "{}", last_error());
     });

@@ -6,6 +6,7 @@ import threading
 import warnings
 from contextvars import ContextVar, Token
 from types import TracebackType
+from typing import Any
 
 import torch
 
@@ -163,6 +164,8 @@ class Request(Block):
 class BestEffort(Block):
     """Best-effort work. Autograd's backward runs in the entering thread inside it."""
 
+    _autograd: Any = None
+
     def __enter__(self) -> BestEffort:
         around = scope.get()
         if around is not None and around.job.role == HP:
@@ -176,7 +179,8 @@ class BestEffort(Block):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
-        torch.autograd.set_multithreading_enabled(self._autograd.prev)
+        if self._autograd is not None:
+            torch.autograd.set_multithreading_enabled(self._autograd.prev)
         self._exit(kind is None)
 
     def __repr__(self) -> str:

@@ -438,7 +438,9 @@ def _name_of(model: Any) -> str:
 
 
 def _check_name(name: Any) -> None:
-    if not isinstance(name, str) or not name or "\0" in name or len(name.encode()) > _NAME_BYTES:
+    # A lone surrogate is no text that the ledger can hold.
+    encoded = name.encode(errors="replace") if isinstance(name, str) else b""
+    if not 0 < len(encoded) <= _NAME_BYTES or b"\0" in encoded or encoded.decode() != name:
         raise UsageError(f"found name={name!r}, expected a text of 1 to {_NAME_BYTES} bytes")
 
 

@@ -45,14 +45,20 @@ pub fn main() -> ExitCode {
 
 /// Says what went wrong.
 fn fail(code: u8, error: impl std::fmt::Display) -> ExitCode {
-    eprintln!("mosaic: {error}");
+    eprintln!("mosaic: {}", printable(&error.to_string()));
     ExitCode::from(code)
 }
 
 /// Prints; a reader that has gone away (`mosaic demo | head`) is no error.
 fn print(text: &str) {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let _ = out.write_all(printable(text).as_bytes()).and_then(|()| out.flush());
+}
+
+/// Names come from files and from other processes: none of them steers the terminal.
+fn printable(text: &str) -> String {
+    let steers = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    text.chars().map(|c| if steers(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 /// Becomes the command; returns only if that fails, with env(1)'s codes: 127 not found, 126 not to be run.
@@ -67,6 +73,12 @@ fn become_command(command: &mut Command) -> ExitCode {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    /// Fault: a profile whose model's name clears the screen.
+    #[test]
+    fn what_is_printed_steers_no_terminal() {
+        assert_eq!(printable("a\u{1b}[2J\r\u{9b}b\n\tü"), "a\u{fffd}[2J\u{fffd}\u{fffd}b\n\tü");
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

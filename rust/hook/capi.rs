@@ -62,6 +62,9 @@ fn role(number: c_int) -> Result<Role, String> {
     }
 }
 
+/// Of a job's name.
+const MAX_NAME_BYTES: usize = 63;
+
 /// Installs the hook.
 #[unsafe(no_mangle)]
 pub extern "C" fn mosaic_init() -> c_int {
@@ -89,6 +92,9 @@ pub unsafe extern "C" fn mosaic_job_register(
     guarded(-1, || {
         // SAFETY: the caller's promise.
         let name = unsafe { argument("name", name) }?;
+        if name.len() > MAX_NAME_BYTES {
+            return Err(format!("name: found {} bytes, expected at most {MAX_NAME_BYTES}", name.len()));
+        }
         super::install().map_err(text)?;
         job::register(name, role(role_number)?, device, slo_ratio, fingerprint).map(|j| j.id).map_err(text)
     })

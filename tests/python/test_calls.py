@@ -374,6 +374,11 @@ class TestBestEffort:
         assert library.names() == ["enter", "enter", "leave", "leave"] * 2
         assert library.gpu.threads.stream == CALLER
 
+    def test_one_that_was_not_entered_cannot_be_left(self, runtime, library):
+        with pytest.raises(UsageError, match="left in another thread"):
+            best_effort(runtime).__exit__(None, None, None)
+        assert torch._C._is_multithreading_enabled()
+
     def test_an_exception_leaves_it(self, runtime, library):
         with pytest.raises(ValueError, match="x"), best_effort(runtime):
             raise ValueError("x")

@@ -63,6 +63,7 @@ def test_a_callable_comes_back_wrapped(runtime, library):
         (lambda r: hp(r, print, device="gpu"), UsageError, "expected a CUDA device"),
         (lambda r: hp(r, print, name="x" * 64), UsageError, "1 to 63 bytes"),
         (lambda r: hp(r, print, name=""), UsageError, "1 to 63 bytes"),
+        (lambda r: hp(r, print, name="\ud800"), UsageError, "1 to 63 bytes"),
         (lambda r: r.unwrap(Model()), UsageError, "Model is not wrapped"),
         (lambda r: r.job_of(Model(), HP), UsageError, "call mosaic_torch.hp on it first"),
         (lambda r: r.job_of(hp(r, Model()), BE), UsageError, "where a be job is needed"),
