@@ -13,7 +13,7 @@ from mosaic_torch.profiling import clocks, counters, files, pairs, profiler, rig
 from mosaic_torch.profiling.kernels import Kernel, longest, repeatable
 from mosaic_torch.profiling.observe import Launch
 from mosaic_torch.profiling.spread import Spread
-from mosaic_torch.profiling.timeline import Span, Timeline, spans_of
+from mosaic_torch.profiling.timeline import Span, Timeline, after_prelude, spans_of
 
 
 def test_a_spread_is_of_the_samples():
@@ -119,6 +119,18 @@ def test_a_timeline_that_lacks_a_kernel_is_refused():
         rig.read(timeline, 3, 2)
     with pytest.raises(MosaicError, match="found 0 sleeps"):
         rig.read(timeline_of([]), 3, 2)
+
+
+def test_a_timeline_begins_after_its_prelude():
+    """Fault: lost records shift all durations by one kernel; or the sleep of a lane is taken for the prelude's."""
+    prelude = [Span(SLEEP, 7, at, at + 1) for at in range(5)]
+    lanes = [Span(SLEEP, stream, stream, stream + 1) for stream in (20, 21, 22)]
+    for lost in (0, 3):
+        assert after_prelude([*prelude[lost:], *lanes], 5) == (lanes, lost)
+    assert after_prelude(prelude, 3) == (prelude[3:], 0)
+    for spans in ([], lanes, [prelude[4], *lanes]):
+        with pytest.raises(MosaicError, match=r"lost the first records of a timeline: found \d of its 5"):
+            after_prelude(spans, 5)
 
 
 def a_kernel(key, median_ns):
@@ -270,7 +282,8 @@ def test_ncu_that_fails_says_why(monkeypatch, tmp_path, writes, status, says):
     ncu = tmp_path / "ncu"
     write = f"open(table, 'w').write({writes!r})" if writes else "pass"
     ncu.write_text(
-        f"#!{sys.executable}\nimport sys\ntable = sys.argv[sys.argv.index('--log-file') + 1]\n{write}\n"
+        f"#!{sys.executable}\nimport sys\nif '--query-metrics' in sys.argv:\n    sys.exit(1)\n"
+        f"table = sys.argv[sys.argv.index('--log-file') + 1]\n{write}\n"
         f"print('its last words')\nsys.exit({status})\n"
     )
     ncu.chmod(0o755)
@@ -280,6 +293,24 @@ def test_ncu_that_fails_says_why(monkeypatch, tmp_path, writes, status, says):
     with pytest.raises(counters.CountersError, match=says) as refused:
         counters.count(Lib(), ["-c", "pass"], lines, {})
     assert "its last words" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("prints", "status", "known"),
+    [
+        ("gpu__time  Counter  nsecond\nsm__pipe_a  Counter  inst", 0, ["gpu__time.sum", "sm__pipe_a.avg", "launch__x"]),
+        ("no such option", 0, None),
+        ("gpu__time", 1, None),
+    ],
+)
+def test_counters_that_ncu_does_not_know_are_not_asked_for(tmp_path, capsys, prints, status, known):
+    """Fault: one unknown name, and not one kernel is profiled; or a list that cannot be had drops everything."""
+    ncu = tmp_path / "ncu"
+    ncu.write_text(f"#!{sys.executable}\nprint({prints!r})\nraise SystemExit({status})\n")
+    ncu.chmod(0o755)
+    asked = ["gpu__time.sum", "sm__pipe_a.avg", "sm__pipe_b.avg", "launch__x"]
+    assert counters.available(str(ncu), asked) == (known or asked)
+    assert ("no sm__pipe_b.avg" in capsys.readouterr().err) is (known is not None)
 
 
 def test_the_session_reaches_the_script(monkeypatch):
