@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from mosaic_torch.errors import MosaicError
-from mosaic_torch.profiling import clocks, counters, files, pairs, profiler, rig, workload
-from mosaic_torch.profiling.kernels import Kernel, longest, repeatable
+from mosaic_torch.profiling import clocks, counters, files, kernels, pairs, profiler, rig, workload
+from mosaic_torch.profiling.kernels import Kernel, longest, measure_alone, repeatable, zoo_kernels
 from mosaic_torch.profiling.observe import Launch
 from mosaic_torch.profiling.spread import Spread
 from mosaic_torch.profiling.timeline import Span, Timeline, after_prelude, spans_of
@@ -139,11 +139,11 @@ def a_kernel(key, median_ns):
 
 def test_pairs_are_distinct_and_mostly_alike():
     """Fault: a pair that is measured twice, or a data set of pairs that do not meet."""
-    kernels = [a_kernel(f"k{i}", 1000 * 3**i) for i in range(9)] * 1
-    chosen = pairs.choose(kernels, 132, 15, seed=1)
+    some = [a_kernel(f"k{i}", 1000 * 3**i) for i in range(9)] * 1
+    chosen = pairs.choose(some, 132, 15, seed=1)
     assert len({(a.key, b.key) for a, b in chosen}) == 15
-    assert chosen == pairs.choose(kernels, 132, 15, seed=1)
-    everything = pairs.choose(kernels, 132, 1000, seed=1)
+    assert chosen == pairs.choose(some, 132, 15, seed=1)
+    everything = pairs.choose(some, 132, 1000, seed=1)
     assert len(everything) == 81
     near = sum(1 / 10 < a.isolated[132].median_ns / b.isolated[132].median_ns < 10 for a, b in chosen)
     assert near >= 12
@@ -188,6 +188,63 @@ def test_a_kernel_that_counts_on_cleared_memory_is_not_launched_alone():
     launches = [Launch("set", "1", 0), Launch("kernel", "2", 0, kept=5), Launch("kernel", "3", 0, kept=6)]
     assert repeatable(launches, 1).kept is None
     assert repeatable(launches, 2).kept == 6
+
+
+class NoGpu:
+    """Stands for a timeline, and for a lane that refuses some launches: a kernel takes its number in microseconds."""
+
+    sms = 8
+
+    def __init__(self, refused=()):
+        self.refused, self.launched = refused, []
+
+    def __enter__(self):
+        self.launched.clear()
+        return self
+
+    def __exit__(self, *_):
+        self.spans = [Span("k", 7, i, i + 1000 * kept) for i, kept in enumerate(self.launched)]
+
+    def launch(self, kept):
+        if kept in self.refused:
+            raise MosaicError("the kept launch failed: too large")
+        self.launched.append(kept)
+
+    refuses = rig.Lane.refuses
+
+
+def test_a_launch_that_is_refused_is_left_out_and_named(monkeypatch):
+    """Fault: one kernel that does not fit a partition ends the measuring of all, or shifts the times of the others."""
+    lane = NoGpu(refused=[2])
+    monkeypatch.setattr(kernels, "Timeline", lambda: lane)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    found = [Kernel(f"k{i}", Launch("kernel", "0" * 16, 0, kept=i), ["f"], False) for i in (1, 2, 3)]
+    assert measure_alone(found, lane) == ["k2: the kept launch failed: too large"]
+    assert [{sms: s.median_ns for sms, s in k.isolated.items()} for k in found] == [{8: 1000}, {}, {8: 3000}]
+
+    def dead():
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", dead)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        measure_alone(found, lane)
+
+
+def test_a_configuration_that_fails_is_left_out_and_named(monkeypatch):
+    """Fault: one configuration that cannot be built, and all that were built before it are lost."""
+
+    class Watched:
+        device = 0
+
+    def build(config, device):
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(kernels.zoo, "build", build)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    said = []
+    config = kernels.zoo.configs()[0]
+    assert list(zoo_kernels(Watched(), [config], said.append)) == []
+    assert said == [f"{config.name} is left out: out of memory"]
 
 
 def test_launches_of_one_kernel_that_differ_are_apart():

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from ..errors import MosaicError
 from . import zoo
 from .observe import Launch, Observer
@@ -97,32 +99,48 @@ def repeatable(launches: Sequence[Launch], place: int) -> Launch:
 
 
 def zoo_kernels(observer: Observer, configs: Sequence[zoo.Config], said: Callable[[str], None]) -> Iterator[Kernel]:
-    """Builds each configuration, and keeps the launch that stands for it."""
+    """Builds each configuration, and keeps the launch that stands for it. One that fails is left out, and named."""
     for config in configs:
-        prepared = zoo.build(config, observer.device)
-        observer.run(prepared.launch)
-        with Timeline() as timeline:
-            observer.run(prepared.launch)
-        launches = observer.observe(prepared.launch, keep=True)
-        launch = longest(launches, timeline)
-        said(config.name if launch.kept is not None else f"{config.name} is left out: {launch.not_kept}")
-        if launch.kept is None:
+        try:
+            kernel = _zoo_kernel(observer, config)
+        except RuntimeError as e:  # ours, and torch's own
+            torch.cuda.synchronize(observer.device)  # raises where the context is dead: so would all that follow
+            said(f"{config.name} is left out: {e}")
             continue
-        yield Kernel(
-            zoo_key(config),
-            launch,
-            [config.family],
-            zoo.is_unseen(config.family),
-            grid_working_set_bytes=prepared.footprint_bytes,
-            working_set_from="arguments",
-            alive=prepared,
-        )
+        said(config.name)
+        yield kernel
 
 
-def measure_alone(kernels: Sequence[Kernel], lane: Lane, rounds: int = ROUNDS) -> None:
-    """What each takes alone on the lane's SMs."""
+def _zoo_kernel(observer: Observer, config: zoo.Config) -> Kernel:
+    prepared = zoo.build(config, observer.device)
+    observer.run(prepared.launch)
+    with Timeline() as timeline:
+        observer.run(prepared.launch)
+    launches = observer.observe(prepared.launch, keep=True)
+    launch = longest(launches, timeline)
+    if launch.kept is None:
+        raise MosaicError(launch.not_kept)
+    return Kernel(
+        zoo_key(config),
+        launch,
+        [config.family],
+        zoo.is_unseen(config.family),
+        grid_working_set_bytes=prepared.footprint_bytes,
+        working_set_from="arguments",
+        alive=prepared,
+    )
+
+
+def measure_alone(kernels: Sequence[Kernel], lane: Lane, rounds: int = ROUNDS) -> list[str]:
+    """What each takes alone on the lane's SMs; names those that the driver refuses there, which get no time on it."""
+    refused = []
     for at in range(0, len(kernels), BATCH):
-        batch = kernels[at : at + BATCH]
+        batch = []
+        for kernel in kernels[at : at + BATCH]:
+            if why := lane.refuses(kernel.kept):
+                refused.append(f"{kernel.key}: {why}")
+            else:
+                batch.append(kernel)
         with Timeline() as timeline:
             for kernel in batch:
                 for _ in range(WARM_UP + rounds):
@@ -135,3 +153,4 @@ def measure_alone(kernels: Sequence[Kernel], lane: Lane, rounds: int = ROUNDS) -
             first = i * (WARM_UP + rounds)
             samples = [span.duration_ns for span in spans[first + WARM_UP : first + WARM_UP + rounds]]
             kernel.isolated[lane.sms] = Spread.of(samples)
+    return refused

@@ -71,9 +71,10 @@ def choose(kernels: Sequence[Kernel], sms: int, count: int, seed: int) -> list[t
 def measure(
     rig: Rig, mode: Mode, pairs: Sequence[tuple[Kernel, Kernel]], sms: int, said: Callable[[int], None]
 ) -> Iterator[dict[str, Any]]:
-    """Lines of `mosaic-pairs`, in the order of the pairs."""
+    """Lines of `mosaic-pairs`, in the order of the pairs; without those of which the driver refuses one on its lane."""
     for at in range(0, len(pairs), BATCH):
-        batch = pairs[at : at + BATCH]
+        chosen = pairs[at : at + BATCH]
+        batch = [(a, b) for a, b in chosen if not rig.a.refuses(a.kept) and not rig.b.refuses(b.kept)]
         with Timeline() as timeline:
             rig.identify()
             for a, b in batch:
@@ -87,7 +88,7 @@ def measure(
                 "b_sms": rig.b.sms,
                 **together.record(),
             }
-        said(len(batch))
+        said(len(chosen))
 
 
 class Lanes:

@@ -34,6 +34,15 @@ class Lane:
         """Launches a kept kernel once more."""
         self.lib.kept_launch(kept, self.handle)
 
+    def refuses(self, kept: int) -> str:
+        """Launches it once: the driver's words where it refuses, such as a cooperative launch of too many blocks."""
+        try:
+            self.launch(kept)
+        except MosaicError as e:
+            torch.cuda.synchronize()  # raises where it is not this launch that is at fault, but a dead context
+            return str(e)
+        return ""
+
     def run(self, call: Callable[[], Any]) -> None:
         """Calls it on the stream, and waits for the GPU."""
         with torch.cuda.stream(self.stream):
