@@ -39,7 +39,7 @@ def command(ncu: str, metrics: Sequence[str], table: Path, program: Sequence[str
     """Caches are flushed before each pass, so that what is read from DRAM is what the launch touches."""
     options = ["--clock-control", "none", "--cache-control", "all", "--profile-from-start", "off"]
     names = ["--kernel-name-base", "mangled", "--print-kernel-base", "mangled"]
-    output = ["--csv", "--page", "raw", "--metrics", ",".join(metrics), "--log-file", str(table), "--force-overwrite"]
+    output = ["--csv", "--page", "raw", "--metrics", ",".join(metrics), "--log-file", str(table)]
     return [ncu, *options, *names, *output, *program]
 
 
