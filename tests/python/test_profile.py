@@ -43,6 +43,7 @@ class Event:
     length: int
     device: object = torch.autograd.DeviceType.CUDA
     annotation: bool = False
+    metadata: str = ""
 
     name = property(lambda self: lambda: self.text)
     device_resource_id = property(lambda self: lambda: self.stream)
@@ -50,6 +51,7 @@ class Event:
     duration_ns = property(lambda self: lambda: self.length)
     device_type = property(lambda self: lambda: self.device)
     is_user_annotation = property(lambda self: lambda: self.annotation)
+    metadata_json = property(lambda self: lambda: self.metadata)
 
 
 def test_a_timeline_is_what_the_gpu_did():
@@ -67,6 +69,13 @@ def test_a_timeline_is_what_the_gpu_did():
         ("Memset (Device)", 150, 1, False),
         ("b", 200, 5, True),
     ]
+
+
+def test_streams_of_two_contexts_are_two():
+    """Fault: lanes on two partitions whose streams have one number are taken for one lane."""
+    of = ['"device": 0, "context": 3, "stream": 13', '"device": 0, "context": 4, "stream": 13', ""]
+    spans = spans_of(Event("k", 13, i, 1, metadata=text) for i, text in enumerate(of))
+    assert [span.stream for span in spans] == [(3 << 32) + 13, (4 << 32) + 13, 13]
 
 
 SLEEP = "void at::cuda::(anonymous namespace)::spin_kernel(long)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,16 +10,19 @@ from types import TracebackType
 from typing import Any
 
 import torch
+from torch._C._profiler import _ExperimentalConfig
 
 from ..errors import MosaicError
 
 # torch.cuda._sleep: what holds a stream back is no measurement.
 SLEEP = "spin_kernel(long"
+# In what CUPTI says of an event beside its times.
+CONTEXT = re.compile(r'"context": (\d+)')
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One kernel, copy or fill on the GPU. `stream` is CUPTI's number of the stream."""
+    """One kernel, copy or fill on the GPU. `stream` is made of CUPTI's numbers of the context and of its stream."""
 
     name: str
     stream: int
@@ -45,11 +49,17 @@ def spans_of(events: Iterable[Any]) -> list[Span]:
     """The GPU's part of a profile's events, in the order of their starts."""
     cuda = torch.autograd.DeviceType.CUDA
     spans = [
-        Span(event.name(), event.device_resource_id(), event.start_ns(), event.start_ns() + event.duration_ns())
+        Span(event.name(), _stream(event), event.start_ns(), event.start_ns() + event.duration_ns())
         for event in events
         if event.device_type() == cuda and not event.is_user_annotation()
     ]
     return sorted(spans, key=lambda span: span.start_ns)
+
+
+def _stream(event: Any) -> int:
+    """CUPTI numbers the streams of each context, and so of each green context, by themselves."""
+    context = CONTEXT.search(event.metadata_json())
+    return (int(context[1]) if context else 0) << 32 | event.device_resource_id()
 
 
 def after_prelude(spans: Sequence[Span], launched: int) -> tuple[list[Span], int]:
@@ -81,7 +91,11 @@ class Timeline:
     def __init__(self) -> None:
         self.spans: list[Span] = []
         # Records of a finished run are of no use to the next.
-        self._profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=False)
+        self._profile = torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CUDA],
+            experimental_config=_ExperimentalConfig(expose_kineto_event_metadata=True),
+            acc_events=False,
+        )
 
     def __enter__(self) -> Timeline:
         torch.cuda.synchronize()
