@@ -266,7 +266,7 @@ fn a_kept_launch_is_launched_again_as_it_was() {
             32 => c_uint, 1 => c_uint, 1 => c_uint, 0 => c_uint, stream => Handle, array.as_mut_ptr() => *mut Handle));
         assert_eq!(r, 0);
         (given.address, given.value) = (memory + 12, 10);
-        let mut attributes = [Attribute::new(8, 0), Attribute::new(2, 1)];
+        let mut attributes = [Attribute::new(8, 0), Attribute::new(2, 1), Attribute::new(6, 1)];
         assert_eq!(launch_ex(fake, kernel(fake, "ex_store"), stream, &attributes, array.as_mut_ptr()), 0);
         attributes.fill(Attribute::new(12, 0));
         (given.address, given.value) = (memory, 0);
@@ -310,6 +310,48 @@ fn a_kept_launch_is_launched_again_as_it_was() {
         assert_eq!(calls.iter().map(|c| c.flags & COOPERATIVE != 0).collect::<Vec<_>>(), [together, together].concat());
         assert_eq!(job.counts.kernels.load(Ordering::Relaxed), counted, "past the hook");
         std::hint::black_box((given, sum, size, extra, attributes));
+    });
+}
+
+/// Fault: a kernel that counts on cleared memory finds what its last launch left there, or the fill of another stream or
+/// of before another kernel is made.
+#[test]
+fn a_kept_launch_takes_the_fills_right_before_it_along() {
+    alone(&[], || {
+        let fake = hooked();
+        let job = observed();
+        let (stream, other, later) = (stream_of(fake, job), stream_of(fake, job), fake.stream(0));
+        let (k, memory) = (kernel(fake, "a_5us"), fake.alloc(32));
+        start(job, json!({"keep": true}));
+        let set32 = |to: u64, value: c_uint, n: usize, stream: Handle| {
+            let r = call!(fake, cuMemsetD32Async(to => u64, value => c_uint, n => usize, stream => Handle));
+            assert_eq!(r, 0);
+        };
+        set32(memory, 7, 2, stream);
+        set32(memory + 16, 9, 1, other);
+        let r = call!(fake, cuMemsetD2D8Async(memory + 8 => u64, 4 => usize, 3 => c_uint, 1 => usize, 2 => usize,
+            stream => Handle));
+        assert_eq!(r, 0);
+        assert_eq!(launch(fake, k, stream), 0);
+        assert_eq!(launch(fake, k, stream), 0);
+        fake.advance_ns(MS);
+        let lines = stop();
+        assert_eq!(column(&lines, "clears")[3..], [json!([[memory, 8], [memory + 8, 5]]), json!(null)]);
+        let kept = column(&lines, "kept");
+        assert_eq!(kept[3..], [json!(0), json!(1)]);
+        // SAFETY: the test's own allocation, and the double is idle.
+        unsafe { std::ptr::write_bytes(memory as *mut u8, 0, 32) };
+        fake.clear_calls();
+        launch_kept(&kept[4], later);
+        fake.advance_ns(MS);
+        assert_eq!([0, 8, 16].map(|at| word(memory + at)), [0, 0, 0]);
+        launch_kept(&kept[3], later);
+        fake.advance_ns(MS);
+        assert_eq!([0, 4, 8, 12, 16].map(|at| word(memory + at)), [7, 7, 3, 3, 0]);
+        let calls = fake.calls();
+        let names: Vec<_> = calls.iter().map(|c| c.api.as_str()).collect();
+        assert_eq!(names, ["cuLaunchKernelEx", "cuMemsetD32Async", "cuMemsetD2D8Async", "cuLaunchKernelEx"]);
+        assert!(calls.iter().all(|c| c.stream == later as u64));
     });
 }
 

@@ -78,6 +78,9 @@ pub const ATTR_CLUSTER_DIMENSION: c_uint = 4;
 /// CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT and CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT: each names an event.
 pub const ATTRS_WITH_EVENT: [c_uint; 2] = [7, 12];
 
+/// CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: it may begin before what stands before it has ended.
+pub const ATTR_OVERLAPS: c_uint = 6;
+
 /// CU_LAUNCH_ATTRIBUTE_COOPERATIVE, set: what cuLaunchCooperativeKernel is to cuLaunchKernelEx.
 pub static COOPERATIVE: [LaunchAttribute; 1] =
     [LaunchAttribute { id: 2, pad: [0; 4], value: [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] }];

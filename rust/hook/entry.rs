@@ -7,7 +7,7 @@
 
 use super::driver::{self, CuResult, Entry, Handle, LaunchAttribute, LaunchConfigEx};
 use super::job::{self, Role, Stream};
-use super::kept::Arguments;
+use super::kept::{Arguments, Fill, Given};
 use super::stalls::{self, Kind};
 use super::watch::{self, CaptureGuard};
 use super::{gate, graphs, names, observe, record};
@@ -81,13 +81,13 @@ impl Work {
     }
 }
 
-/// The way of every launch. `arguments`: a kernel's, which only an observation reads.
+/// The way of every launch. `given`: what only an observation reads.
 #[inline]
 fn launch<'a>(
     stream: Handle,
     per_thread: bool,
     work: impl FnOnce() -> Work,
-    arguments: impl FnOnce() -> Option<Arguments<'a>>,
+    given: impl FnOnce() -> Option<Given<'a>>,
     call: impl FnOnce() -> CuResult,
 ) -> CuResult {
     let Some(stream) = job::of_stream(stream, per_thread) else { return call() };
@@ -95,7 +95,7 @@ fn launch<'a>(
     note(stream, work);
     match stream.job.role {
         Role::Observed if INSIDE.get() || !observe::is_observed(stream.job.id) => call(),
-        Role::Observed => observed(stream, work, arguments(), call),
+        Role::Observed => observed(stream, work, given(), call),
         Role::Hp if record::is_recording(stream.job.id) => recorded(stream, work, call),
         Role::Hp => {
             let result = match stream.handle {
@@ -148,14 +148,9 @@ fn recorded(stream: &Stream, work: Work, call: impl FnOnce() -> CuResult) -> CuR
 }
 
 #[cold]
-fn observed(
-    stream: &Stream,
-    work: Work,
-    arguments: Option<Arguments<'_>>,
-    call: impl FnOnce() -> CuResult,
-) -> CuResult {
+fn observed(stream: &Stream, work: Work, given: Option<Given<'_>>, call: impl FnOnce() -> CuResult) -> CuResult {
     INSIDE.set(true);
-    let result = observe::launch(stream, work, arguments, call);
+    let result = observe::launch(stream, work, given, call);
     INSIDE.set(false);
     result
 }
@@ -186,7 +181,7 @@ macro_rules! on_kernel {
             stream: Handle, $($extra: *mut Handle),*
         ) -> CuResult {
             let config = LaunchConfig { grid: [gx, gy, gz], block: [bx, by, bz], dynamic_smem_bytes: smem, cluster: [0; 3] };
-            launch(stream, $per_thread, || Work::Kernel { f, config }, || Some($arguments), || {
+            launch(stream, $per_thread, || Work::Kernel { f, config }, || Some(Given::Kernel($arguments)), || {
                 // SAFETY: the caller's own arguments, passed on.
                 unsafe { driver::$name(f, gx, gy, gz, bx, by, bz, smem, stream, $($extra),*) }
             })
@@ -208,8 +203,8 @@ macro_rules! on_kernel_ex {
             let call = || unsafe { driver::$name(c, f, params, extra) };
             // SAFETY: null, or the caller's valid configuration.
             let Some(config) = (unsafe { c.as_ref() }) else { return call() };
-            let arguments = || Some(Arguments { params, extra, attributes: attributes(config) });
-            launch(config.stream, $per_thread, || Work::Kernel { f, config: ex_config(config) }, arguments, call)
+            let given = || Some(Given::Kernel(Arguments { params, extra, attributes: attributes(config) }));
+            launch(config.stream, $per_thread, || Work::Kernel { f, config: ex_config(config) }, given, call)
         }
     )*};
 }
@@ -235,16 +230,22 @@ on_graph! {
     cuGraphLaunch_ptsz, true;
 }
 
-/// Copies and fills: the stream is the last argument, the size a named one (or none).
+fn fill(bits: u8, to: u64, value: u32, width: usize, rows: Option<(usize, usize)>) -> Fill {
+    Fill { to, value, bits, width, rows }
+}
+
+/// Copies and fills: the stream is the last argument, the size a named one (or none); a fill says what it fills.
 macro_rules! on_copy {
-    ($($name:ident $ptsz:ident ($($a:ident: $t:ty),*) $bytes:expr;)*) => {$(
-        on_copy!(@one $name, false, ($($a: $t),*), $bytes);
-        on_copy!(@one $ptsz, true, ($($a: $t),*), $bytes);
+    ($($name:ident $ptsz:ident ($($a:ident: $t:ty),*) $bytes:expr $(, $fill:expr)?;)*) => {$(
+        on_copy!(@one $name, false, ($($a: $t),*), $bytes, on_copy!(@given $($fill)?));
+        on_copy!(@one $ptsz, true, ($($a: $t),*), $bytes, on_copy!(@given $($fill)?));
     )*};
-    (@one $name:ident, $per_thread:literal, ($($a:ident: $t:ty),*), $bytes:expr) => {
+    (@given) => { None };
+    (@given $fill:expr) => { Some(Given::Fill($fill)) };
+    (@one $name:ident, $per_thread:literal, ($($a:ident: $t:ty),*), $bytes:expr, $given:expr) => {
         #[allow(clippy::too_many_arguments)]
         unsafe extern "C" fn $name($($a: $t,)* stream: Handle) -> CuResult {
-            launch(stream, $per_thread, || Work::Copy { entry: Entry::$name, bytes: $bytes }, || None, || {
+            launch(stream, $per_thread, || Work::Copy { entry: Entry::$name, bytes: $bytes }, || $given, || {
                 // SAFETY: the caller's own arguments, passed on.
                 unsafe { driver::$name($($a,)* stream) }
             })
@@ -265,12 +266,12 @@ on_copy! {
     cuMemcpy3DPeerAsync cuMemcpy3DPeerAsync_ptsz (copy: Handle) 0;
     cuMemcpyBatchAsync cuMemcpyBatchAsync_ptsz (dsts: Handle, srcs: Handle, sizes: Handle, count: usize, attrs: Handle, indices: Handle, num_attrs: usize, fail: Handle) count;
     cuMemcpyBatchAsync_v2 cuMemcpyBatchAsync_v2_ptsz (dsts: Handle, srcs: Handle, sizes: Handle, count: usize, attrs: Handle, indices: Handle, num_attrs: usize) count;
-    cuMemsetD8Async cuMemsetD8Async_ptsz (dst: u64, value: u32, n: usize) n;
-    cuMemsetD16Async cuMemsetD16Async_ptsz (dst: u64, value: u32, n: usize) n;
-    cuMemsetD32Async cuMemsetD32Async_ptsz (dst: u64, value: u32, n: usize) n;
-    cuMemsetD2D8Async cuMemsetD2D8Async_ptsz (dst: u64, pitch: usize, value: u32, width: usize, height: usize) width * height;
-    cuMemsetD2D16Async cuMemsetD2D16Async_ptsz (dst: u64, pitch: usize, value: u32, width: usize, height: usize) width * height;
-    cuMemsetD2D32Async cuMemsetD2D32Async_ptsz (dst: u64, pitch: usize, value: u32, width: usize, height: usize) width * height;
+    cuMemsetD8Async cuMemsetD8Async_ptsz (dst: u64, value: u32, n: usize) n, fill(8, dst, value, n, None);
+    cuMemsetD16Async cuMemsetD16Async_ptsz (dst: u64, value: u32, n: usize) n, fill(16, dst, value, n, None);
+    cuMemsetD32Async cuMemsetD32Async_ptsz (dst: u64, value: u32, n: usize) n, fill(32, dst, value, n, None);
+    cuMemsetD2D8Async cuMemsetD2D8Async_ptsz (dst: u64, pitch: usize, value: u32, width: usize, height: usize) width * height, fill(8, dst, value, width, Some((pitch, height)));
+    cuMemsetD2D16Async cuMemsetD2D16Async_ptsz (dst: u64, pitch: usize, value: u32, width: usize, height: usize) width * height, fill(16, dst, value, width, Some((pitch, height)));
+    cuMemsetD2D32Async cuMemsetD2D32Async_ptsz (dst: u64, pitch: usize, value: u32, width: usize, height: usize) width * height, fill(32, dst, value, width, Some((pitch, height)));
 }
 
 /// A stream with a role may join a capture by these: not while it is being queried.

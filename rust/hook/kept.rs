@@ -1,5 +1,5 @@
 //! Launches that are kept: deep copies of their parameters, so that the very kernel can be launched again later, on any
-//! stream, past the hook.
+//! stream, past the hook; with the fills right before it, since such a kernel counts on cleared memory.
 //!
 //! A copy holds what the launch held: the addresses among its parameters must still mean something when it is launched
 //! again, and the module of its kernel must still be loaded. The driver answers nothing about a handle that is gone, so
@@ -30,8 +30,57 @@ impl Arguments<'static> {
     }
 }
 
+/// What a launch was given beside its description, as far as it can be kept.
+pub enum Given<'a> {
+    /// A kernel's.
+    Kernel(Arguments<'a>),
+    /// A fill's.
+    Fill(Fill),
+}
+
+/// A fill of device memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Fill {
+    /// Where.
+    pub to: u64,
+    /// With what.
+    pub value: u32,
+    /// Bits of the value that count: 8, 16 or 32.
+    pub bits: u8,
+    /// Values of a row.
+    pub width: usize,
+    /// Bytes from one row to the next, and the number of rows; `None`: one row.
+    pub rows: Option<(usize, usize)>,
+}
+
+impl Fill {
+    /// First byte, and how many from there on.
+    pub fn memory(&self) -> (u64, usize) {
+        let row = self.width.saturating_mul(usize::from(self.bits) / 8);
+        let before = self.rows.map_or(0, |(pitch, rows)| pitch.saturating_mul(rows.saturating_sub(1)));
+        (self.to, before.saturating_add(row))
+    }
+
+    fn launch(&self, stream: Handle) -> Result<(), DriverError> {
+        let Fill { to, value, bits, width, rows } = *self;
+        // SAFETY: what was filled before; the caller of `launch` answers for the memory.
+        let filled = unsafe {
+            match (bits, rows) {
+                (8, None) => driver::cuMemsetD8Async(to, value, width, stream),
+                (16, None) => driver::cuMemsetD16Async(to, value, width, stream),
+                (_, None) => driver::cuMemsetD32Async(to, value, width, stream),
+                (8, Some((pitch, rows))) => driver::cuMemsetD2D8Async(to, pitch, value, width, rows, stream),
+                (16, Some((pitch, rows))) => driver::cuMemsetD2D16Async(to, pitch, value, width, rows, stream),
+                (_, Some((pitch, rows))) => driver::cuMemsetD2D32Async(to, pitch, value, width, rows, stream),
+            }
+        };
+        driver::check("cuMemsetAsync", filled)
+    }
+}
+
 struct Kept {
     device: &'static Device,
+    fills: Vec<Fill>,
     f: usize,
     config: LaunchConfig,
     attributes: Vec<LaunchAttribute>,
@@ -92,7 +141,8 @@ pub fn clear() {
     store.launches.clear();
 }
 
-/// Keeps a launch that the driver has just taken, and says by which number; or why it cannot be kept.
+/// Keeps a launch that the driver has just taken, with the fills right before it, and says by which number; or why it
+/// cannot be kept.
 ///
 /// # Safety
 /// The arguments are those of a successful launch of `f`, whose caller has not got them back yet.
@@ -101,14 +151,16 @@ pub unsafe fn keep(
     f: Handle,
     config: LaunchConfig,
     arguments: &Arguments<'_>,
+    fills: &[Fill],
 ) -> Result<i64, String> {
     if let Some(a) = arguments.attributes.iter().find(|a| driver::ATTRS_WITH_EVENT.contains(&a.id)) {
         return Err(format!("its launch attribute {} names an event, which a later launch must not use", a.id));
     }
     // SAFETY: the caller's promise.
     let parameters = unsafe { parameters(f, arguments) }?;
-    let attributes = arguments.attributes.to_vec();
-    let kept = Arc::new(Kept { device, f: f as usize, config, attributes, parameters });
+    // Launched alone or again and again it must not overlap what happens to stand before it.
+    let attributes = arguments.attributes.iter().filter(|a| a.id != driver::ATTR_OVERLAPS).copied().collect();
+    let kept = Arc::new(Kept { device, fills: fills.to_vec(), f: f as usize, config, attributes, parameters });
     let mut store = STORE.lock();
     store.launches.push(kept);
     Ok(store.dropped + store.launches.len() as i64 - 1)
@@ -128,6 +180,9 @@ pub fn launch(number: i64, stream: usize) -> Result<(), KeptError> {
 impl Kept {
     /// Through cuLaunchKernelEx, which the other forms are short for; the device's context is current.
     fn launch(&self, stream: usize) -> Result<(), DriverError> {
+        for fill in &self.fills {
+            fill.launch(stream as Handle)?;
+        }
         let config = LaunchConfigEx {
             grid: self.config.grid,
             block: self.config.block,

@@ -9,7 +9,7 @@ pub use options::{Options, OptionsError};
 use super::driver::{self, CuResult, DriverError};
 use super::entry::Work;
 use super::job::{self, JobError, Role, Stream};
-use super::kept::{self, Arguments};
+use super::kept::{self, Fill, Given};
 use super::{Mechanism, device, graphs, names};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -17,10 +17,13 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+#[derive(Default)]
 struct Observation {
     options: Options,
     /// Launches so far, by what is launched.
     seen: HashMap<u64, u64>,
+    /// Fills that nothing has followed yet, by stream.
+    fills: HashMap<usize, Vec<Fill>>,
     /// JSON lines.
     lines: String,
     /// The first range that could not be begun or ended.
@@ -113,7 +116,7 @@ pub fn start(job: i64, options: &str) -> Result<(), ObserveError> {
     if observation.is_some() {
         return Err(ObserveError::Going);
     }
-    *observation = Some(Observation { options, seen: HashMap::new(), lines: String::new(), failed: None });
+    *observation = Some(Observation { options, ..Observation::default() });
     JOB.store(job.id, Ordering::Release);
     Ok(())
 }
@@ -129,7 +132,7 @@ pub fn stop() -> Result<String, ObserveError> {
 pub(super) fn launch(
     stream: &Stream,
     work: Work,
-    arguments: Option<Arguments<'_>>,
+    given: Option<Given<'_>>,
     call: impl FnOnce() -> CuResult,
 ) -> CuResult {
     // What is captured is launched with its graph.
@@ -139,7 +142,7 @@ pub(super) fn launch(
     // Held while the launch is made: the order is that of the launches, and none strays into another one's range.
     let mut observation = OBSERVATION.lock();
     match observation.as_mut() {
-        Some(o) => o.launch(stream, work, arguments, call),
+        Some(o) => o.launch(stream, work, given, call),
         None => call(),
     }
 }
@@ -149,7 +152,7 @@ impl Observation {
         &mut self,
         stream: &Stream,
         work: Work,
-        arguments: Option<Arguments<'_>>,
+        given: Option<Given<'_>>,
         call: impl FnOnce() -> CuResult,
     ) -> CuResult {
         let id = work.key();
@@ -168,6 +171,11 @@ impl Observation {
         if result != driver::SUCCESS {
             line["failed"] = json!(driver::error_name(result));
         }
+        let fills = self.fills.entry(stream.handle).or_default();
+        let before = std::mem::take(fills);
+        if let (driver::SUCCESS, Some(Given::Fill(fill))) = (result, &given) {
+            fills.extend(before.iter().chain([fill]));
+        }
         match work {
             Work::Kernel { f, config } => {
                 line["grid"] = json!(config.grid);
@@ -179,13 +187,17 @@ impl Observation {
                     line["registers"] = json!(function.registers);
                     line["static_smem_bytes"] = json!(function.static_smem_bytes);
                 }
-                if let (true, driver::SUCCESS, Some(arguments)) = (self.options.keep, result, arguments) {
+                if let (true, driver::SUCCESS, Some(Given::Kernel(arguments))) = (self.options.keep, result, given) {
                     // SAFETY: the arguments of this call, which was successful and has not returned to its caller.
-                    let (key, value) = match unsafe { kept::keep(stream.job.device, f, config, &arguments) } {
+                    let kept = unsafe { kept::keep(stream.job.device, f, config, &arguments, &before) };
+                    let (key, value) = match kept {
                         Ok(number) => ("kept", json!(number)),
                         Err(why) => ("not_kept", Value::String(why)),
                     };
                     line[key] = value;
+                    if !before.is_empty() {
+                        line["clears"] = json!(before.iter().map(Fill::memory).collect::<Vec<_>>());
+                    }
                 }
             }
             Work::Graph { exec } => line["kernels"] = json!(graphs::kernels(exec)),

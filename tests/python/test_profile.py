@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from mosaic_torch.errors import MosaicError, UsageError
-from mosaic_torch.profiling import clocks, counters, dataset, files, pairs, profiler, rig, workload
-from mosaic_torch.profiling.kernels import Kernel, longest, repeatable
+from mosaic_torch.profiling import clocks, counters, dataset, files, kernels, pairs, profiler, rig, workload
+from mosaic_torch.profiling.kernels import Kernel, longest, measure_alone, repeatable, zoo_kernels
 from mosaic_torch.profiling.observe import Holding, Launch
 from mosaic_torch.profiling.spread import Spread
-from mosaic_torch.profiling.timeline import Span, Timeline, spans_of
+from mosaic_torch.profiling.timeline import Span, Timeline, after_prelude, spans_of
 
 
 def test_a_spread_is_of_the_samples():
@@ -43,6 +43,7 @@ class Event:
     length: int
     device: object = torch.autograd.DeviceType.CUDA
     annotation: bool = False
+    metadata: str = ""
 
     name = property(lambda self: lambda: self.text)
     device_resource_id = property(lambda self: lambda: self.stream)
@@ -50,6 +51,7 @@ class Event:
     duration_ns = property(lambda self: lambda: self.length)
     device_type = property(lambda self: lambda: self.device)
     is_user_annotation = property(lambda self: lambda: self.annotation)
+    metadata_json = property(lambda self: lambda: self.metadata)
 
 
 def test_a_timeline_is_what_the_gpu_did():
@@ -67,6 +69,13 @@ def test_a_timeline_is_what_the_gpu_did():
         ("Memset (Device)", 150, 1, False),
         ("b", 200, 5, True),
     ]
+
+
+def test_streams_of_two_contexts_are_two():
+    """Fault: lanes on two partitions whose streams have one number are taken for one lane."""
+    of = ['"device": 0, "context": 3, "stream": 13', '"device": 0, "context": 4, "stream": 13', ""]
+    spans = spans_of(Event("k", 13, i, 1, metadata=text) for i, text in enumerate(of))
+    assert [span.stream for span in spans] == [(3 << 32) + 13, (4 << 32) + 13, 13]
 
 
 SLEEP = "void at::cuda::(anonymous namespace)::spin_kernel(long)"
@@ -121,17 +130,29 @@ def test_a_timeline_that_lacks_a_kernel_is_refused():
         rig.read(timeline_of([]), 3, 2)
 
 
+def test_a_timeline_begins_after_its_prelude():
+    """Fault: lost records shift all durations by one kernel; or the sleep of a lane is taken for the prelude's."""
+    prelude = [Span(SLEEP, 7, at, at + 1) for at in range(5)]
+    lanes = [Span(SLEEP, stream, stream, stream + 1) for stream in (20, 21, 22)]
+    for lost in (0, 3):
+        assert after_prelude([*prelude[lost:], *lanes], 5) == (lanes, lost)
+    assert after_prelude(prelude, 3) == (prelude[3:], 0)
+    for spans in ([], lanes, [prelude[4], *lanes]):
+        with pytest.raises(MosaicError, match=r"lost the first records of a timeline: found \d of its 5"):
+            after_prelude(spans, 5)
+
+
 def a_kernel(key, median_ns):
     return Kernel(key, Launch("kernel", "0" * 16, 0), ["f"], False, {132: Spread(median_ns, median_ns, median_ns, 7)})
 
 
 def test_pairs_are_distinct_and_mostly_alike():
     """Fault: a pair that is measured twice, or a data set of pairs that do not meet."""
-    kernels = [a_kernel(f"k{i}", 1000 * 3**i) for i in range(9)] * 1
-    chosen = pairs.choose(kernels, 132, 15, seed=1)
+    some = [a_kernel(f"k{i}", 1000 * 3**i) for i in range(9)] * 1
+    chosen = pairs.choose(some, 132, 15, seed=1)
     assert len({(a.key, b.key) for a, b in chosen}) == 15
-    assert chosen == pairs.choose(kernels, 132, 15, seed=1)
-    everything = pairs.choose(kernels, 132, 1000, seed=1)
+    assert chosen == pairs.choose(some, 132, 15, seed=1)
+    everything = pairs.choose(some, 132, 1000, seed=1)
     assert len(everything) == 81
     near = sum(1 / 10 < a.isolated[132].median_ns / b.isolated[132].median_ns < 10 for a, b in chosen)
     assert near >= 12
@@ -256,6 +277,63 @@ def test_a_step_that_is_not_there_is_named(option, says):
         dataset.main(option)
 
 
+class NoGpu:
+    """Stands for a timeline, and for a lane that refuses some launches: a kernel takes its number in microseconds."""
+
+    sms = 8
+
+    def __init__(self, refused=()):
+        self.refused, self.launched = refused, []
+
+    def __enter__(self):
+        self.launched.clear()
+        return self
+
+    def __exit__(self, *_):
+        self.spans = [Span("k", 7, i, i + 1000 * kept) for i, kept in enumerate(self.launched)]
+
+    def launch(self, kept):
+        if kept in self.refused:
+            raise MosaicError("the kept launch failed: too large")
+        self.launched.append(kept)
+
+    refuses = rig.Lane.refuses
+
+
+def test_a_launch_that_is_refused_is_left_out_and_named(monkeypatch):
+    """Fault: one kernel that does not fit a partition ends the measuring of all, or shifts the times of the others."""
+    lane = NoGpu(refused=[2])
+    monkeypatch.setattr(kernels, "Timeline", lambda: lane)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    found = [Kernel(f"k{i}", Launch("kernel", "0" * 16, 0, kept=i), ["f"], False) for i in (1, 2, 3)]
+    assert measure_alone(found, lane) == ["k2: the kept launch failed: too large"]
+    assert [{sms: s.median_ns for sms, s in k.isolated.items()} for k in found] == [{8: 1000}, {}, {8: 3000}]
+
+    def dead():
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", dead)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        measure_alone(found, lane)
+
+
+def test_a_configuration_that_fails_is_left_out_and_named(monkeypatch):
+    """Fault: one configuration that cannot be built, and all that were built before it are lost."""
+
+    class Watched:
+        device = 0
+
+    def build(config, device):
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(kernels.zoo, "build", build)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    said = []
+    config = kernels.zoo.configs()[0]
+    assert list(zoo_kernels(Watched(), [config], said.append)) == []
+    assert said == [f"{config.name} is left out: out of memory"]
+
+
 def test_launches_of_one_kernel_that_differ_are_apart():
     """Fault: one KernelId with two problem sizes counted as one kernel."""
     work = workload.Workload("m", [Launch("kernel", i, 0) for i in "xyxx"])
@@ -352,7 +430,8 @@ def test_ncu_that_fails_says_why(monkeypatch, tmp_path, writes, status, says):
     ncu = tmp_path / "ncu"
     write = f"open(table, 'w').write({writes!r})" if writes else "pass"
     ncu.write_text(
-        f"#!{sys.executable}\nimport sys\ntable = sys.argv[sys.argv.index('--log-file') + 1]\n{write}\n"
+        f"#!{sys.executable}\nimport sys\nif '--query-metrics' in sys.argv:\n    sys.exit(1)\n"
+        f"table = sys.argv[sys.argv.index('--log-file') + 1]\n{write}\n"
         f"print('its last words')\nsys.exit({status})\n"
     )
     ncu.chmod(0o755)
@@ -362,6 +441,24 @@ def test_ncu_that_fails_says_why(monkeypatch, tmp_path, writes, status, says):
     with pytest.raises(counters.CountersError, match=says) as refused:
         counters.count(Lib(), ["-c", "pass"], lines, {})
     assert "its last words" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("prints", "status", "known"),
+    [
+        ("gpu__time  Counter  nsecond\nsm__pipe_a  Counter  inst", 0, ["gpu__time.sum", "sm__pipe_a.avg", "launch__x"]),
+        ("no such option", 0, None),
+        ("gpu__time", 1, None),
+    ],
+)
+def test_counters_that_ncu_does_not_know_are_not_asked_for(tmp_path, capsys, prints, status, known):
+    """Fault: one unknown name, and not one kernel is profiled; or a list that cannot be had drops everything."""
+    ncu = tmp_path / "ncu"
+    ncu.write_text(f"#!{sys.executable}\nprint({prints!r})\nraise SystemExit({status})\n")
+    ncu.chmod(0o755)
+    asked = ["gpu__time.sum", "sm__pipe_a.avg", "sm__pipe_b.avg", "launch__x"]
+    assert counters.available(str(ncu), asked) == (known or asked)
+    assert ("no sm__pipe_b.avg" in capsys.readouterr().err) is (known is not None)
 
 
 def test_the_session_reaches_the_script(monkeypatch):

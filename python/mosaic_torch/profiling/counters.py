@@ -39,8 +39,23 @@ def command(ncu: str, metrics: Sequence[str], table: Path, program: Sequence[str
     """Caches are flushed before each pass, so that what is read from DRAM is what the launch touches."""
     options = ["--clock-control", "none", "--cache-control", "all", "--profile-from-start", "off"]
     names = ["--kernel-name-base", "mangled", "--print-kernel-base", "mangled"]
-    output = ["--csv", "--page", "raw", "--metrics", ",".join(metrics), "--log-file", str(table), "--force-overwrite"]
+    output = ["--csv", "--page", "raw", "--metrics", ",".join(metrics), "--log-file", str(table)]
     return [ncu, *options, *names, *output, *program]
+
+
+def available(ncu: str, metrics: Sequence[str]) -> list[str]:
+    """Those that this version has for this GPU: one unknown name, and ncu profiles nothing.
+
+    Names of `launch__` are no counters, and are not in its list. Without a list all are asked for.
+    """
+    done = subprocess.run([ncu, "--query-metrics"], check=False, capture_output=True, text=True)
+    listed = set(done.stdout.split())
+    if done.returncode or metrics[0].partition(".")[0] not in listed:
+        return list(metrics)
+    known = [name for name in metrics if name.startswith("launch__") or name.partition(".")[0] in listed]
+    if unknown := sorted(set(metrics) - set(known)):
+        print(f"mosaic: this ncu has no {', '.join(unknown)}: left out", file=sys.stderr)
+    return known
 
 
 # A chosen launch as the hook saw it, and as Nsight Compute did.
@@ -54,7 +69,8 @@ def count(lib: Any, program: Sequence[str], lines: Path, variables: dict[str, st
     """
     with tempfile.TemporaryDirectory(prefix="mosaic-ncu-") as folder:
         table = Path(folder) / "table.csv"
-        run = command(find_ncu(), lib.ncu_metrics(), table, [sys.executable, *program])
+        ncu = find_ncu()
+        run = command(ncu, available(ncu, lib.ncu_metrics()), table, [sys.executable, *program])
         # Under ncu there is no CUPTI for anybody else; the detour needs none.
         env = os.environ | {"MOSAIC_HOOK": "detour"} | variables
         done = subprocess.run(run, check=False, capture_output=True, text=True, env=env)

@@ -27,6 +27,7 @@ from . import counters, files, jobs, kernels, pairs, physics, profiler, zoo
 from .clocks import Clocks
 from .kernels import Kernel
 from .observe import Observer
+from .rig import Lane
 from .spread import Spread
 from .workload import alike, measure
 
@@ -94,9 +95,13 @@ class DataSet:
         self.progress.begin(len(lanes))
         with self.clocks:
             for lane in lanes:
-                kernels.measure_alone(new, lane, self.progress.say)
+                self._alone(new, lane)
                 self.progress.step(f"alone on {lane.sms} SMs")
         self._write_zoo()
+
+    def _alone(self, measured: Sequence[Kernel], lane: Lane) -> None:
+        for refused in kernels.measure_alone(measured, lane):
+            self.progress.say(f"not on {lane.sms} SMs: {refused}")
 
     def _write_zoo(self) -> None:
         made = [kernel.record() for kernel in self.kernels if kernel.is_zoo]
@@ -152,9 +157,7 @@ class DataSet:
 
     def launchable(self) -> list[Kernel]:
         """Those that the fewest SMs can run, by being launched there."""
-        kernels.measure_alone(
-            [kernel for kernel in self.kernels if not kernel.is_zoo], self.lanes.part(FEWEST_SMS), self.progress.say
-        )
+        self._alone([kernel for kernel in self.kernels if not kernel.is_zoo], self.lanes.part(FEWEST_SMS))
         return [kernel for kernel in self.kernels if FEWEST_SMS in kernel.isolated]
 
     def pair(self) -> None:

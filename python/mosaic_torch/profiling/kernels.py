@@ -112,17 +112,16 @@ def repeatable(launches: Sequence[Launch], place: int) -> Launch:
 
 
 def zoo_kernels(observer: Observer, configs: Sequence[zoo.Config], said: Callable[[str], None]) -> Iterator[Kernel]:
-    """Builds each configuration, and keeps the launch that stands for it."""
+    """Builds each configuration, and keeps the launch that stands for it. One that fails is left out, and named."""
     for config in configs:
         try:
             kernel = _zoo_kernel(observer, config)
-            unkept = "" if kernel.launch.kept is not None else kernel.launch.not_kept
-        except (MosaicError, RuntimeError) as e:
-            torch.cuda.synchronize(observer.device)  # raises if the GPU is lost to this process
-            unkept = str(e)
-        said(f"{config.name} is left out: {unkept}" if unkept else config.name)
-        if not unkept:
-            yield kernel
+        except RuntimeError as e:  # ours, and torch's own
+            torch.cuda.synchronize(observer.device)  # raises where the context is dead: so would all that follow
+            said(f"{config.name} is left out: {e}")
+            continue
+        said(config.name)
+        yield kernel
 
 
 def _zoo_kernel(observer: Observer, config: zoo.Config) -> Kernel:
@@ -130,9 +129,13 @@ def _zoo_kernel(observer: Observer, config: zoo.Config) -> Kernel:
     observer.run(prepared.launch)
     with Timeline() as timeline:
         observer.run(prepared.launch)
+    launches = observer.observe(prepared.launch, keep=True)
+    launch = longest(launches, timeline)
+    if launch.kept is None:
+        raise MosaicError(launch.not_kept)
     return Kernel(
         zoo_key(config),
-        longest(observer.observe(prepared.launch, keep=True), timeline),
+        launch,
         [config.family],
         zoo.is_unseen(config.family),
         grid_working_set_bytes=prepared.footprint_bytes,
@@ -141,23 +144,25 @@ def _zoo_kernel(observer: Observer, config: zoo.Config) -> Kernel:
     )
 
 
-def measure_alone(kernels: Sequence[Kernel], lane: Lane, said: Callable[[str], None]) -> None:
-    """What each takes alone on the lane's SMs; one that the driver refuses there is named, and has no time there."""
+def measure_alone(kernels: Sequence[Kernel], lane: Lane) -> list[str]:
+    """What each takes alone on the lane's SMs; names those that the driver refuses there, which get no time on it."""
+    refused = []
+    each = WARM_UP + ROUNDS
     for at in range(0, len(kernels), BATCH):
-        launched = []
+        batch = []
+        for kernel in kernels[at : at + BATCH]:
+            if why := lane.refuses(kernel.kept):
+                refused.append(f"{kernel.key}: {why}")
+            else:
+                batch.append(kernel)
         with Timeline() as timeline:
-            for kernel in kernels[at : at + BATCH]:
-                try:
-                    for _ in range(WARM_UP + ROUNDS):
-                        lane.launch(kernel.kept)
-                except MosaicError as e:
-                    said(f"{kernel.key} on {lane.sms} SMs: {e}")
-                else:
-                    launched.append(kernel)
+            for kernel in batch:
+                for _ in range(each):
+                    lane.launch(kernel.kept)
         spans = [span for span in timeline.spans if span.is_kernel]
-        each = WARM_UP + ROUNDS
-        if len(spans) != len(launched) * each:
-            raise MosaicError(f"found {len(spans)} kernels in the timeline, expected {len(launched) * each}")
-        for i, kernel in enumerate(launched):
+        if len(spans) != len(batch) * each:
+            raise MosaicError(f"found {len(spans)} kernels in the timeline, expected {len(batch) * each}")
+        for i, kernel in enumerate(batch):
             samples = [span.duration_ns for span in spans[i * each + WARM_UP : (i + 1) * each]]
             kernel.isolated[lane.sms] = Spread.of(samples)
+    return refused

@@ -77,9 +77,13 @@ def measure(
     advanced: Callable[[int], None],
     said: Callable[[str], None],
 ) -> Iterator[dict[str, Any]]:
-    """Lines of `mosaic-pairs`, in the order of the pairs; what cannot be told apart in a timeline is left out."""
+    """Lines of `mosaic-pairs`, in the order of the pairs.
+
+    Left out are pairs of which the driver refuses one on its lane, and those that cannot be told apart in a timeline.
+    """
     for at in range(0, len(pairs), BATCH):
-        batch = pairs[at : at + BATCH]
+        chosen = pairs[at : at + BATCH]
+        batch = [(a, b) for a, b in chosen if not rig.a.refuses(a.kept) and not rig.b.refuses(b.kept)]
         with Timeline() as timeline:
             rig.identify()
             for a, b in batch:
@@ -98,7 +102,7 @@ def measure(
                 "b_sms": rig.b.sms,
                 **together.record(),
             }
-        advanced(len(batch))
+        advanced(len(chosen))
 
 
 class Lanes:

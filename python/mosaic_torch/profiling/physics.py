@@ -93,7 +93,7 @@ def run(
         for config in (case.a, case.b):
             if config.name not in known:
                 (known[config.name],) = zoo_kernels(observer, [config], lambda _: None)
-                measure_alone([known[config.name]], lanes.full(False, "a"), said)
+                measure_alone([known[config.name]], lanes.full(False, "a"))
         pair = (known[case.a.name], known[case.b.name])
         (line,) = measure(lanes.rig(case.mode, cycles_per_ns), case.mode, [pair], lanes.sms, lambda _: None)
         said(f"{case.experiment} {case.x}")
