@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,10 @@ from .._lib import OBSERVED
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch. `occurrence` counts those of its KernelId in the call; `kept` is for `Observer.lib.kept_launch`."""
+    """One launch. `occurrence` counts those of its KernelId in the call; `kept` is for `Observer.lib.kept_launch`.
+
+    `clears`: memory that is filled right before it, each a first byte and a number of bytes.
+    """
 
     kind: str
     kernel_id: str
@@ -27,6 +31,7 @@ class Launch:
     static_smem_bytes: int = 0
     kept: int | None = None
     not_kept: str = ""
+    clears: tuple[tuple[int, int], ...] = ()
     profiled: bool = False
     failed: str = ""
 
@@ -37,6 +42,8 @@ class Launch:
         for name in ("grid", "block", "cluster"):
             if name in known:
                 known[name] = tuple(known[name])
+        if "clears" in known:
+            known["clears"] = tuple(map(tuple, known["clears"]))
         return cls(**known)
 
     @property
@@ -55,8 +62,8 @@ class Observer:
         self.handle = self.lib.stream_create(device, 0)
         self.lib.stream_set_role(self.handle, self._job)
         self.stream = torch.cuda.ExternalStream(self.handle, device=device)
-        # What kept launches read and write stays theirs as long as this lives.
-        self._memory = torch.cuda.MemPool()
+        # What kept launches read and write stays theirs as long as this lives: a pool for each observation.
+        self._memory: list[torch.cuda.MemPool] = []
 
     def run(self, call: Callable[[], Any]) -> None:
         """Calls it on the stream, and waits for the GPU."""
@@ -68,10 +75,16 @@ class Observer:
         self, call: Callable[[], Any], *, keep: bool = False, profile: Iterable[tuple[str, int]] = ()
     ) -> list[Launch]:
         """The launches of one call. `profile`: (KernelId, occurrence) of those that Nsight Compute is to see."""
-        with torch.cuda.use_mem_pool(self._memory, self.device):
+        with self._pool() if keep else nullcontext():
             self.lib.observe_start(self._job, {"keep": keep, "profile": [list(launch) for launch in profile]})
             try:
                 self.run(call)
             finally:
                 lines = self.lib.observe_stop()
         return [Launch.of(line) for line in lines]
+
+    def _pool(self) -> AbstractContextManager[None]:
+        """A pool of its own, and a workspace of cuBLAS in it: its kernels keep counters there, each call the same."""
+        torch._C._cuda_clearCublasWorkspaces()
+        self._memory.append(torch.cuda.MemPool())
+        return torch.cuda.use_mem_pool(self._memory[-1], self.device)
