@@ -10,7 +10,7 @@ import torch
 
 from mosaic_torch.errors import MosaicError, UsageError
 from mosaic_torch.profiling import clocks, counters, dataset, files, kernels, pairs, profiler, rig, workload
-from mosaic_torch.profiling.kernels import Kernel, longest, measure_alone, repeatable, zoo_kernels
+from mosaic_torch.profiling.kernels import Kernel, longest, measure_alone, zoo_kernels
 from mosaic_torch.profiling.observe import Holding, Launch
 from mosaic_torch.profiling.spread import Spread
 from mosaic_torch.profiling.timeline import Span, Timeline, after_prelude, spans_of
@@ -192,11 +192,14 @@ def test_the_longest_of_a_call_stands_for_it():
         longest(launches, timeline_of(spans[:2]))
 
 
-def test_a_kernel_that_counts_on_cleared_memory_is_not_launched_alone():
-    """Fault: a split-K kernel that waits for ever for counters that nobody has cleared."""
-    launches = [Launch("set", "1", 0), Launch("kernel", "2", 0, kept=5), Launch("kernel", "3", 0, kept=6)]
-    assert repeatable(launches, 1).kept is None
-    assert repeatable(launches, 2).kept == 6
+def test_kernels_that_clear_the_same_memory_are_no_pair():
+    """Fault: one clears the counters of the other, which then waits for ever."""
+    some = [a_kernel(f"k{i}", 1000) for i in range(3)]
+    for kernel, clears in zip(some, ([[100, 8]], [[107, 1]], [[108, 8], [300, 4]]), strict=True):
+        line = {"kind": "kernel", "kernel_id": "1", "occurrence": 0, "clears": clears}
+        kernel.launch = Launch.of(line)
+    chosen = {(a.key, b.key) for a, b in pairs.choose(some, 132, 100, seed=0)}
+    assert chosen == {("k0", "k2"), ("k2", "k0"), ("k1", "k2"), ("k2", "k1")}
 
 
 def test_memory_that_a_kept_launch_reads_is_given_to_nobody():

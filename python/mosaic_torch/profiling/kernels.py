@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -97,18 +97,12 @@ def longest(launches: Sequence[Launch], timeline: Timeline) -> Launch:
     if not places or len(places) != len(spans):
         raise MosaicError(f"the hook saw {len(places)} kernels and CUPTI {len(spans)}, expected as many")
     place, _ = max(zip(places, spans, strict=True), key=lambda pair: pair[1].duration_ns)
-    return repeatable(launches, place)
+    return launches[place]
 
 
-def repeatable(launches: Sequence[Launch], place: int) -> Launch:
-    """The launch there, as one that may be launched again by itself: not where a fill comes right before it.
-
-    Such a kernel counts on cleared memory, and one that waits for its own counters might never end.
-    """
-    launch = launches[place]
-    if place > 0 and launches[place - 1].kind == "set":
-        return replace(launch, kept=None, not_kept="its memory is cleared right before it")
-    return launch
+def clash(a: Launch, b: Launch) -> bool:
+    """Whether they must not run at once: one would clear the counters that the other is counting on."""
+    return any(x < y + y_bytes and y < x + x_bytes for x, x_bytes in a.clears for y, y_bytes in b.clears)
 
 
 def zoo_kernels(observer: Observer, configs: Sequence[zoo.Config], said: Callable[[str], None]) -> Iterator[Kernel]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,10 @@ from .._lib import OBSERVED
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch. `occurrence` counts those of its KernelId in the call; `kept` is for `Observer.lib.kept_launch`."""
+    """One launch. `occurrence` counts those of its KernelId in the call; `kept` is for `Observer.lib.kept_launch`.
+
+    `clears`: memory that is filled right before it, each a first byte and a number of bytes.
+    """
 
     kind: str
     kernel_id: str
@@ -28,6 +32,7 @@ class Launch:
     static_smem_bytes: int = 0
     kept: int | None = None
     not_kept: str = ""
+    clears: tuple[tuple[int, int], ...] = ()
     profiled: bool = False
     failed: str = ""
 
@@ -38,6 +43,8 @@ class Launch:
         for name in ("grid", "block", "cluster"):
             if name in known:
                 known[name] = tuple(known[name])
+        if "clears" in known:
+            known["clears"] = tuple(map(tuple, known["clears"]))
         return cls(**known)
 
     @property
@@ -73,8 +80,8 @@ class Observer:
         self.handle = self.lib.stream_create(device, 0)
         self.lib.stream_set_role(self.handle, self._job)
         self.stream = torch.cuda.ExternalStream(self.handle, device=device)
-        # What kept launches read and write stays theirs as long as these live.
-        self._memory = torch.cuda.MemPool()
+        # What kept launches read and write stays theirs as long as these live: a pool for each observation.
+        self._memory: list[torch.cuda.MemPool] = []
         self._held: list[Any] = []
 
     def run(self, call: Callable[[], Any]) -> None:
@@ -87,17 +94,19 @@ class Observer:
         self, call: Callable[[], Any], *, keep: bool = False, profile: Iterable[tuple[str, int]] = ()
     ) -> list[Launch]:
         """The launches of one call. `profile`: (KernelId, occurrence) of those that Nsight Compute is to see."""
-        chosen = {"keep": keep, "profile": [list(launch) for launch in profile]}
-        if not keep:
-            return self._observed(call, chosen)
-        with torch.cuda.use_mem_pool(self._memory, self.device), Holding() as holding:
-            self._held.append(holding.held)
-            return self._observed(call, chosen)
-
-    def _observed(self, call: Callable[[], Any], chosen: dict[str, Any]) -> list[Launch]:
-        self.lib.observe_start(self._job, chosen)
-        try:
-            self.run(call)
-        finally:
-            lines = self.lib.observe_stop()
+        with self._keeping() if keep else nullcontext():
+            self.lib.observe_start(self._job, {"keep": keep, "profile": [list(launch) for launch in profile]})
+            try:
+                self.run(call)
+            finally:
+                lines = self.lib.observe_stop()
         return [Launch.of(line) for line in lines]
+
+    @contextmanager
+    def _keeping(self) -> Iterator[None]:
+        """A pool of its own, and a workspace of cuBLAS in it: its kernels keep counters there, each call the same."""
+        torch._C._cuda_clearCublasWorkspaces()
+        self._memory.append(torch.cuda.MemPool())
+        with torch.cuda.use_mem_pool(self._memory[-1], self.device), Holding() as holding:
+            self._held.append(holding.held)
+            yield

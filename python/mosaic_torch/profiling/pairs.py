@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import MosaicError
-from .kernels import Kernel
+from .kernels import Kernel, clash
 from .observe import Observer
 from .rig import Lane, Order, Rig, read
 from .timeline import Timeline
@@ -57,12 +57,15 @@ CONFINED = (8, 16, 32, 64, 96)
 
 
 def choose(kernels: Sequence[Kernel], sms: int, count: int, seed: int) -> list[tuple[Kernel, Kernel]]:
-    """Ordered pairs, none twice: four fifths of about the same length, the others of any."""
+    """Ordered pairs, none twice: four fifths of about the same length, the others of any; none that clash."""
     rng = random.Random(seed)
     chosen: dict[tuple[str, str], tuple[Kernel, Kernel]] = {}
-    most = len(kernels) ** 2
+    clearing = [kernel.launch for kernel in kernels if kernel.launch.clears]
+    most = len(kernels) ** 2 - sum(clash(a, b) for a in clearing for b in clearing)
     while len(chosen) < min(count, most):
         a, b = rng.choice(kernels), rng.choice(kernels)
+        if clash(a.launch, b.launch):
+            continue
         ratio = a.isolated[sms].median_ns / b.isolated[sms].median_ns
         if 1 / NEAR < ratio < NEAR or rng.random() < 0.05 or count > most // 4:
             chosen.setdefault((a.key, b.key), (a, b))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..errors import MosaicError
-from .kernels import Kernel, repeatable
+from .kernels import Kernel
 from .observe import Launch, Observer
 from .pairs import Lanes
 from .rig import Lane
@@ -74,7 +74,7 @@ def measure(
             f"{name} launches CUDA graphs, whose kernels cannot be told apart by launch: profile it without "
             'them (torch.compile without mode="reduce-overhead")'
         )
-    launches = [repeatable(observed, place) for place, launch in enumerate(observed) if launch.is_kernel]
+    launches = [launch for launch in observed if launch.is_kernel]
     if not launches:
         raise MosaicError(f"{name} launched no kernel: is it on the GPU?")
     work = Workload(name, launches, samples=[{} for _ in launches])
