@@ -24,10 +24,11 @@ from typing import Any
 import torch
 
 from . import placement, zoo
-from .kernels import Kernel, measure_alone, zoo_kernels
+from .kernels import measure_alone, zoo_kernels
 from .observe import Observer
 from .pairs import FULL, Lanes, Mode, measure
 from .zoo import Prepared
+from .zoo.own import Plan
 
 HALF = 64
 EQUAL = FULL[0]
@@ -126,11 +127,10 @@ def _record(observer: Observer, lanes: Lanes, cycles_per_ns: float, case: Case) 
     measure_alone([a, b], lanes.full(False, "a"))
     (line,) = measure(lanes.rig(case.mode, cycles_per_ns), case.mode, [(a, b)], lanes.sms, lambda _: None)
     head = {"experiment": case.experiment, "x": case.x, "unit": case.unit}
-    return head | _work("a", a) | _work("b", b) | line
+    return head | work("a", a.alive) | work("b", b.alive) | line
 
 
-def _work(name: str, kernel: Kernel) -> dict[str, int]:
+def work(name: str, kernel: Prepared | Plan) -> dict[str, int]:
     """What one launch asks for and computes."""
-    prepared: Prepared = kernel.alive
-    asked = {"bytes_read": prepared.bytes_read, "bytes_written": prepared.bytes_written, "flops": prepared.flops}
+    asked = {"bytes_read": kernel.bytes_read, "bytes_written": kernel.bytes_written, "flops": kernel.flops}
     return {f"{name}_{what}": n for what, n in asked.items() if n}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import blocks, pairs
-from .finding import Check, Finding, Line, Point
+from .finding import EXPECTED, Check, Finding, Line, Point
 
-__all__ = ["Check", "Finding", "Line", "Point", "findings"]
+__all__ = ["EXPECTED", "Check", "Finding", "Line", "Point", "findings"]
 
 
 def findings(lines: Sequence[Line]) -> list[Finding]:

@@ -7,14 +7,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .finding import Check, Finding, Line, Point
+from .finding import EXPECTED, FOUND, Check, Finding, Line, Point
 
 # The GPU's global timer may tick no more than once a microsecond.
 TICK_NS = 2_000
 # From a block's end to the begin of one that waited for its place.
 SOON_NS = 10_000
 SMALL = 256
-FOUND, EXPECTED = "found", "expected"
 
 
 @dataclass(frozen=True)

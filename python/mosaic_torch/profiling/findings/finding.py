@@ -10,6 +10,8 @@ from typing import Any
 # A record of `physics.jsonl`.
 Line = Mapping[str, Any]
 Point = tuple[float, float]
+# The names of series that more than one finding has.
+FOUND, EXPECTED = "found", "expected"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .finding import Check, Finding, Line, Point, worst
+from .finding import EXPECTED, FOUND, Check, Finding, Line, Point, worst
 
 TIMES = "time over alone"
 # A cliff begins and ends where this part of its height is reached.
@@ -63,7 +63,7 @@ def _blocks(lines: Sequence[Line], gpu: Line) -> Finding:
         "more, some blocks wait.",
         "blocks of each",
         "both, over one alone",
-        {"found": found, "expected": [(line["x"], math.ceil(2 * line["x"] / room)) for line in lines]},
+        {FOUND: found, EXPECTED: [(line["x"], math.ceil(2 * line["x"] / room)) for line in lines]},
         [
             Check(f"two of {room // 2} blocks", at.get(room // 2, math.nan), 0.97, 1.03),
             Check(f"two of {room} blocks", at.get(room, math.nan), 1.97, 2.03),
@@ -96,7 +96,7 @@ def _hbm(lines: Sequence[Line], alone: Sequence[Line]) -> Finding:
         f"copy's bytes over its time alone; the peak, {peak / 1000:.2f} TB/s, is that of a copy alone on all SMs.",
         "sum of demands / peak",
         TIMES,
-        {"A": a, "B": b, "expected": expected},
+        {"A": a, "B": b, EXPECTED: expected},
         [
             Check("largest distance from the expected ratio", max(worst(a, expected), worst(b, expected)), 0, 0.15),
             Check("least demand of both over the peak", at[0][0], 0, 0.8),
@@ -118,7 +118,7 @@ def _chains(lines: Sequence[Line], what: str) -> Finding:
         f"{peak / 1000:.1f} TFLOP/s.",
         "chains a thread",
         TIMES,
-        {**found, "expected": expected},
+        {**found, EXPECTED: expected},
         [
             Check("ratio at one chain", max(found["A"][0][1], found["B"][0][1]), 0.95, 1.05),
             Check("ratio at eight chains", min(found["A"][-1][1], found["B"][-1][1]), 1.9, 2.1),
