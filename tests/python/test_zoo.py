@@ -104,6 +104,7 @@ SMALL = [
         for ilp in range(1, 9)
     ),
     ("spin", {"cycles": 5000, **GRID}),
+    ("spin", {"cycles": 5000, "step": 3000, **GRID}),
     ("pchase", {"kib": 16, "cache": "l1", "steps": 300, "threads": 1, "blocks": 3}),
     ("pchase", {"kib": 64, "cache": "l2", "steps": 300, "threads": 32, "blocks": 2}),
     *(("memthrash", {"mib": 1, "write_percent": w, "accesses": 100, **GRID}) for w in (0, 10, 50, 73, 100)),

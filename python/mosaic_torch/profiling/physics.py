@@ -1,16 +1,18 @@
 """What pairs of kernels do to each other for reasons that can be named, one experiment each.
 
-Every case is a pair on the rig, with one quantity swept; `python -m mosaic_torch.profiling.dataset --steps physics`
-writes `physics.jsonl`. Experiments, and what hardware says of them:
+`python -m mosaic_torch.profiling.dataset --steps physics` writes `physics.jsonl`: these pairs on the rig, with one
+quantity swept, and the spins of `placement`. Experiments, and what hardware says of them:
 
 - `blocks`: two spins of so many blocks of 1,024 threads. An SM holds two: up to 132 they run side by side.
-- `waves`: a spin of so many blocks before one of 132: B's first block follows A's last (paper §4.1, observation 1).
-- `hbm`: copies on half the SMs each, so many blocks an SM: they share the memory's bandwidth.
+- `hbm-peak`: a copy with so many threads an SM on the whole GPU: alone it has all of the memory's bandwidth.
+- `hbm`: copies on half the SMs each, with so many threads an SM: they share the memory's bandwidth.
 - `fp32`, `fp64`: chains of so many independent multiply-adds a thread, on the same SMs: free, then serialised.
 - `l2`: reads past L1 over so many MiB each, on half the SMs each: a cliff where two working sets pass the L2.
 - `l1`: pointer chases over so many KiB an SM each, on the same SMs: a cliff where two working sets pass the L1.
-- `fdtd`: FDTD3d beside memThrash with so many percent of writes, on half the SMs each (paper, Figure 3).
-- `priority`: a short spin that comes while a long one of many waves runs, at equal (0) and at high (1) priority.
+- `fdtd`: FDTD3d beside memThrash with so many percent of writes, on 40 and 92 SMs, all within L2 (paper, Figure 3).
+
+The two kernels of a pair have memory of their own, even where they are alike. Their parameters are for an H200; every
+kernel runs from 30 us to a few ms, so that the 2 us by which B is later hardly count.
 """
 
 from __future__ import annotations
@@ -21,20 +23,18 @@ from typing import Any
 
 import torch
 
-from . import zoo
-from .kernels import Kernel, measure_alone, zoo_kernels
+from . import placement, zoo
+from .kernels import measure_alone, zoo_kernels
 from .observe import Observer
 from .pairs import FULL, Lanes, Mode, measure
-from .zoo import nvrtc, own
+from .zoo import Prepared
+from .zoo.own import Plan
 
 HALF = 64
 EQUAL = FULL[0]
 HALVES = Mode("separate", a_sms=HALF)
-# A short kernel that finds the GPU full of a long one's first waves.
-AMID = {
-    0: Mode("full-equal", b_first=True, later=0.3),
-    1: Mode("full-hp-running", a_high=True, b_first=True, later=0.3),
-}
+# As the paper's; memThrash, the longer one, is there from before FDTD3d's start until after its end.
+FIGURE_3 = Mode("separate", a_sms=40, b_first=True, later=0.2)
 
 
 @dataclass(frozen=True)
@@ -49,81 +49,88 @@ class Case:
     mode: Mode = EQUAL
 
 
-def _spin(blocks: int, cycles: int) -> zoo.Config:
-    return zoo.make("spin", "compute", threads=1024, blocks=blocks, cycles=cycles)
+def _twice(experiment: str, x: int, unit: str, config: zoo.Config, mode: Mode = EQUAL) -> Case:
+    return Case(experiment, x, unit, config, config, mode)
 
 
-def _reads(mib: int) -> zoo.Config:
-    return zoo.make("memthrash", mib=mib, write_percent=0, accesses=400, threads=1024, blocks=HALF)
+def _copy(threads_per_sm: int, sms: int) -> zoo.Config:
+    per_sm = -(-threads_per_sm // 1024)
+    return zoo.make("copy", mib=512, width=16, threads=threads_per_sm // per_sm, blocks=sms * per_sm)
 
 
-def cases() -> Iterator[Case]:
-    """All of them."""
-    for blocks in (66, 110, 132, 154, 198, 264):
-        yield Case("blocks", blocks, "blocks", _spin(blocks, 200_000), _spin(blocks, 200_001))
-    for blocks in (264, 330, 396, 528, 660, 792):
-        yield Case("waves", blocks, "blocks", _spin(blocks, 100_000), _spin(132, 100_001))
-    for per_sm in (1, 2, 4, 8):
-        for threads in (128, 256, 512):
-            copy = zoo.make("copy", mib=256, width=16, threads=threads, blocks=HALF * per_sm)
-            yield Case("hbm", per_sm * threads, "threads an SM", copy, copy, HALVES)
+def _pairs() -> Iterator[Case]:
+    for blocks in (66, 110, 131, 132, 133, 154, 198, 264):
+        spin = zoo.make("spin", "compute", threads=1024, blocks=blocks, cycles=1_000_000)
+        yield _twice("blocks", blocks, "blocks", spin)
+    for threads in (1024, 1536, 2048):
+        yield _twice("hbm-peak", threads, "threads an SM", _copy(threads, 132))
+    # A thread has one load of 16 bytes in flight. At 0.7 us a load, 768 threads on 128 SMs are about the peak.
+    for threads in (128, 256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 2048):
+        yield _twice("hbm", threads, "threads an SM", _copy(threads, HALF), HALVES)
+    # One warp a scheduler and kernel: with two, one FP32 chain each (4 cycles of latency) would be the limit already.
     for dtype in ("fp32", "fp64"):
         for ilp in range(1, 9):
-            chain = zoo.make("chain", "compute", dtype=dtype, ilp=ilp, threads=256, per_sm=1, iterations=16384)
-            yield Case(dtype, ilp, "chains a thread", chain, chain)
-    for mib in (*range(4, 24, 4), *range(24, 48, 2), *range(48, 80, 8)):
-        yield Case("l2", mib, "MiB each", _reads(mib), _reads(mib), HALVES)
-    for kib in (*range(16, 96, 16), *range(96, 144, 8), *range(144, 257, 16)):
-        chase = zoo.make("pchase", "latency", kib=kib, cache="l1", steps=8192, threads=32, blocks=132)
-        yield Case("l1", kib, "KiB each", chase, chase)
-    fdtd = zoo.make("fdtd", radius=4, nx=256, ny=256, nz=256, x=32, y=8, depth=32)
+            chain = zoo.make("chain", "compute", dtype=dtype, ilp=ilp, threads=128, per_sm=1, iterations=131_072)
+            yield _twice(dtype, ilp, "chains a thread", chain)
+    # So few threads that they wait for latency: two pairs of warps an SM draw less than half of either bandwidth, and
+    # what is left to see is capacity. At least four passes over the set; 12 and more around the cliff.
+    for mib in (4, 8, 12, *range(14, 66, 2), 72, 80, 96, 128, 160, 192):
+        reads = zoo.make("memthrash", mib=mib, write_percent=0, accesses=12_800, threads=64, blocks=HALF)
+        yield _twice("l2", mib, "MiB each", reads, HALVES)
+    # Eight lanes: with 32, whose lines L1 looks up one after another, the two would contend for L1's throughput first.
+    for kib in (*range(16, 80, 16), *range(80, 288, 8), *range(288, 545, 32)):
+        chase = zoo.make("pchase", "latency", kib=kib, cache="l1", steps=32_768, threads=8, blocks=132)
+        yield _twice("l1", kib, "KiB each", chase)
+    # 17 and 8 MiB: together they fit even one of the L2's two partitions. Two blocks on each of 40 SMs.
+    fdtd = zoo.make("fdtd", radius=4, nx=160, ny=128, nz=96, x=32, y=8, depth=96)
     for percent in range(0, 101, 10):
-        thrash = zoo.make("memthrash", mib=256, write_percent=percent, accesses=800, threads=1024, per_sm=1)
-        yield Case("fdtd", percent, "% of writes", fdtd, thrash, HALVES)
-    for high, mode in AMID.items():
-        yield Case("priority", high, "high", _spin(132, 20_000), _spin(2640, 100_000), mode)
+        thrash = zoo.make("memthrash", mib=8, write_percent=percent, accesses=1000, threads=1024, blocks=92)
+        yield Case("fdtd", percent, "% of writes", fdtd, thrash, FIGURE_3)
+
+
+def cases() -> Iterator[Case | placement.Case]:
+    """All of them; those that take the least first."""
+    yield from placement.cases()
+    yield from _pairs()
 
 
 def run(
     observer: Observer, lanes: Lanes, cycles_per_ns: float, said: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
     """Lines of `physics.jsonl`."""
-    known: dict[str, Kernel] = {}
+    yield _gpu(observer)
     for case in cases():
-        for config in (case.a, case.b):
-            if config.name not in known:
-                (known[config.name],) = zoo_kernels(observer, [config], lambda _: None)
-                measure_alone([known[config.name]], lanes.full(False, "a"))
-        pair = (known[case.a.name], known[case.b.name])
-        (line,) = measure(lanes.rig(case.mode, cycles_per_ns), case.mode, [pair], lanes.sms, lambda _: None)
+        if isinstance(case, placement.Case):
+            yield placement.record(observer, lanes, case)
+        else:
+            yield _record(observer, lanes, cycles_per_ns, case)
         said(f"{case.experiment} {case.x}")
-        yield {"experiment": case.experiment, "x": case.x, "unit": case.unit, **line}
-    yield {"experiment": "disjoint", "x": HALF, "unit": "SMs", **disjoint(observer, lanes)}
 
 
-def disjoint(observer: Observer, lanes: Lanes) -> dict[str, Any]:
-    """Which SMs the blocks of two separated spins ran on, as they say themselves."""
-    device = torch.device("cuda", observer.device)
-    properties = torch.cuda.get_device_properties(observer.device)
-    launches = []
-    for lane in (lanes.part(HALF), lanes.part(HALF, rest=True)):
-        params = {"threads": 1024, "blocks": 4 * lane.sms, "cycles": 50_000}
-        plan = own.plan("spin", params, own.Target(device, lane.sms))
-        kernel = nvrtc.Kernel("spin.cu", plan.kernel, observer.device, 10 * properties.major + properties.minor)
-        launches.append((lane, plan, kernel.bound(plan.grid, plan.block, plan.shared_bytes, plan.values)))
-    torch.cuda.synchronize()
-    for lane, _, launch in launches:
-        launch(lane.handle)
-    torch.cuda.synchronize()
-    # Of each block: cycles, SM, begin_ns, end_ns.
-    columns = [plan.args[0].T.tolist() for _, plan, _ in launches]
-    (a_seen, b_seen) = (set(sms) for _, sms, _, _ in columns)
-    begins, ends = [min(begin) for _, _, begin, _ in columns], [max(end) for _, _, _, end in columns]
+def _gpu(observer: Observer) -> dict[str, Any]:
+    """What an SM and the GPU hold."""
+    gpu = torch.cuda.get_device_properties(observer.device)
     return {
-        "a_sms": launches[0][0].sms,
-        "b_sms": launches[1][0].sms,
-        "a_sms_seen": len(a_seen),
-        "b_sms_seen": len(b_seen),
-        "shared_sms": len(a_seen & b_seen),
-        "overlap_ns": max(0, min(ends) - max(begins)),
+        "experiment": "gpu",
+        "x": gpu.multi_processor_count,
+        "unit": "SMs",
+        "threads_per_sm": gpu.max_threads_per_multi_processor,
+        "registers_per_sm": gpu.regs_per_multiprocessor,
+        "shared_bytes_per_sm": gpu.shared_memory_per_multiprocessor,
+        "l2_bytes": gpu.L2_cache_size,
     }
+
+
+def _record(observer: Observer, lanes: Lanes, cycles_per_ns: float, case: Case) -> dict[str, Any]:
+    # Each is built by itself: two launches of one kernel would share its memory, and with it what the caches hold.
+    a, b = zoo_kernels(observer, [case.a, case.b], lambda _: None)
+    measure_alone([a, b], lanes.full(False, "a"))
+    (line,) = measure(lanes.rig(case.mode, cycles_per_ns), case.mode, [(a, b)], lanes.sms, lambda _: None)
+    head = {"experiment": case.experiment, "x": case.x, "unit": case.unit}
+    return head | work("a", a.alive) | work("b", b.alive) | line
+
+
+def work(name: str, kernel: Prepared | Plan) -> dict[str, int]:
+    """What one launch asks for and computes."""
+    asked = {"bytes_read": kernel.bytes_read, "bytes_written": kernel.bytes_written, "flops": kernel.flops}
+    return {f"{name}_{what}": n for what, n in asked.items() if n}

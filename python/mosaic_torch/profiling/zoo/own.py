@@ -195,14 +195,16 @@ def _chain(p: Params, target: Target) -> Plan:
 
 def _spin(p: Params, target: Target) -> Plan:
     grid, block = _line(p, target)
-    cycles = p["cycles"]
+    cycles, step = p["cycles"], p.get("step", 0)
     out = target.empty(grid[0], 4, dtype=torch.int64)  # per block: cycles, SM, begin_ns, end_ns
 
     def check(run: Run) -> None:
         out.fill_(-1)
         run()
         waited, sm, begin_ns, end_ns = out.T.tolist()
-        assert min(waited) >= cycles, f"a block waited {min(waited)} cycles of {cycles}"
+        for block, found in enumerate(waited):
+            due = cycles + block * step
+            assert found >= due, f"block {block} waited {found} cycles of {due}"
         assert 0 <= min(sm) <= max(sm) < 1024, f"SM indices from {min(sm)} to {max(sm)}"
         assert all(0 < begin <= end for begin, end in zip(begin_ns, end_ns, strict=True)), (
             "a block ends before it begins"
@@ -212,7 +214,7 @@ def _spin(p: Params, target: Target) -> Plan:
         "spin",
         grid,
         block,
-        (out, ctypes.c_uint64(cycles)),
+        (out, ctypes.c_uint64(cycles), ctypes.c_uint64(step)),
         check,
         footprint_bytes=out.nbytes,
         bytes_read=0,

@@ -1,9 +1,10 @@
-// Spin: every thread waits for `cycles` SM clock cycles, and loads nothing.
+// Spin: every thread waits for `cycles` SM clock cycles, and `step` more for each block before its own; loads nothing.
 #include "common.cuh"
 
 // The bound keeps it within 32 registers a thread, so that two blocks of 1,024 threads fit an SM.
 // out, per block: cycles waited, SM index, begin and end in ns of the GPU's global timer.
-extern "C" __global__ void __launch_bounds__(1024, 2) spin(u64* out, u64 cycles) {
+extern "C" __global__ void __launch_bounds__(1024, 2) spin(u64* out, u64 cycles, u64 step) {
+  cycles += blockIdx.x * step;
   const u64 begin_ns = global_time_ns();
   const u64 begin = clock64();
   u64 waited;
