@@ -10,10 +10,12 @@ import argparse
 import functools
 import gc
 import json
+import os
 import random
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,7 @@ class DataSet:
         self.lanes = pairs.Lanes(self.observer, self.sms)
         # Those that can be launched again.
         self.kernels: list[Kernel] = []
+        self.paired = False
 
     def write(self, name: str, format_name: str, lines: Sequence[dict[str, Any]], workload: str = "") -> None:
         head = files.provenance(runtime, self.observer.device, self.clocks.seen)
@@ -78,6 +81,15 @@ class DataSet:
         self.progress.say(f"{what} left for the next run: too little time")
         return False
 
+    @contextmanager
+    def going_on(self, what: str) -> Iterator[None]:
+        """What fails in it is said, and left out."""
+        try:
+            yield
+        except (MosaicError, RuntimeError) as e:
+            torch.cuda.synchronize()  # raises where the context is dead: so would all that follows
+            self.progress.say(f"{what} left out: {e}")
+
     def zoo(self, configs: Sequence[zoo.Config]) -> None:
         """Makes the zoo's kernels, and measures each alone, on the whole GPU and on partitions."""
         self.progress.begin(len(configs))
@@ -87,24 +99,23 @@ class DataSet:
             if line := known.get(kernel.key):
                 kernel.isolated = {time.pop("sms"): Spread(**time) for time in line["isolated"]}
                 kernel.metrics = line.get("metrics", {})
-        new = [kernel for kernel in made if kernel.key not in known]
         self.kernels += made
-        if not new:
-            return
         lanes = [self.lanes.full(False, "a"), *map(self.lanes.part, ALONE_SMS)]
         self.progress.begin(len(lanes))
-        with self.clocks:
-            for lane in lanes:
+        for lane in lanes:
+            new = [kernel for kernel in made if lane.sms not in kernel.isolated]
+            with self.clocks:
                 self._alone(new, lane)
-                self.progress.step(f"alone on {lane.sms} SMs")
-        self._write_zoo()
+            if new:
+                self._write_zoo()
+            self.progress.step(f"alone on {lane.sms} SMs")
 
     def _alone(self, measured: Sequence[Kernel], lane: Lane) -> None:
         for refused in kernels.measure_alone(measured, lane):
             self.progress.say(f"not on {lane.sms} SMs: {refused}")
 
     def _write_zoo(self) -> None:
-        made = [kernel.record() for kernel in self.kernels if kernel.is_zoo]
+        made = [kernel.record() for kernel in self.kernels if kernel.is_zoo and kernel.isolated]
         self.write(KERNELS, "mosaic-kernels", made)
 
     def workloads(self, names: Sequence[str], keep: bool) -> None:
@@ -118,32 +129,24 @@ class DataSet:
                 continue
             if not self.enough(60 if not there else 15, path):
                 continue
-            partitions = () if there else profiler.PARTITIONS
-            try:
-                call = jobs.build(name, self.observer.device)
-                with self.clocks:
-                    work = measure(
-                        self.observer,
-                        self.lanes,
-                        name,
-                        call,
-                        partitions,
-                        profiler.REQUESTS,
-                        self.progress.say,
-                        keep=keep,
-                    )
-            except (MosaicError, RuntimeError) as e:
-                self.progress.say(f"{name} is left out: {e}")
-                torch.cuda.synchronize()  # raises if the GPU is lost to this process
-                continue
-            if not there:
-                self.write(path, "mosaic-workload", work.lines(), name)
-            if keep:
-                self._keep(work.kernels, path)
-            del call, work
+            with self.going_on(name):
+                self._workload(name, path, keep)
             gc.collect()
             torch.cuda.empty_cache()
             self.progress.step(name)
+
+    def _workload(self, name: str, path: str, keep: bool) -> None:
+        there = (self.out / path).exists()
+        partitions = () if there else profiler.PARTITIONS
+        call, said = jobs.build(name, self.observer.device), self.progress.say
+        with self.clocks:
+            work = measure(self.observer, self.lanes, name, call, partitions, profiler.REQUESTS, said, keep=keep)
+        if not there:
+            self.write(path, "mosaic-workload", work.lines(), name)
+        if keep:
+            for kernel in work.kernels:
+                kernel.alive = call  # its inputs and weights
+            self._keep(work.kernels, path)
 
     def _keep(self, found: Sequence[Kernel], path: str) -> None:
         named = {line["key"] for line in self.records(path) if "key" in line}
@@ -166,11 +169,14 @@ class DataSet:
         plan = [(i, mode, count) for i, (mode, count) in enumerate(plan) if not (self.out / _pair_file(mode)).exists()]
         self.progress.begin(sum(count for _, _, count in plan))
         fit = self.launchable() if plan else []
+        self.paired = bool(plan)
         for i, mode, count in plan:
-            if self.enough(0.02 * count, _pair_file(mode)):
-                seed = self.seed if mode in pairs.FULL else self.seed + i
-                lines = self._measured(mode, pairs.choose(fit, self.sms, count, seed))
-                self.write(_pair_file(mode), "mosaic-pairs", lines)
+            if not self.enough(0.02 * count, _pair_file(mode)):
+                continue
+            seed = self.seed if mode in pairs.FULL else self.seed + i
+            with self.going_on(_pair_file(mode)):
+                if lines := self._measured(mode, pairs.choose(fit, self.sms, count, seed)):
+                    self.write(_pair_file(mode), "mosaic-pairs", lines)
 
     def _measured(self, mode: pairs.Mode, chosen: Sequence[tuple[Kernel, Kernel]]) -> list[dict[str, Any]]:
         rig = self.lanes.rig(mode, CYCLES_PER_NS)
@@ -182,6 +188,9 @@ class DataSet:
         """Measures some of the pairs again, which an earlier run has measured."""
         if (self.out / REPEAT).exists():
             return
+        if self.paired:
+            self.progress.say(f"{REPEAT} left for the next run: this one has measured pairs itself")
+            return
         lines = [line | {"of": mode} for mode, _ in pairs.modes() for line in self.records(_pair_file(mode))]
         known = {kernel.key: kernel for kernel in self.launchable()}
         lines = [line for line in lines if line["a"] in known and line["b"] in known]
@@ -191,7 +200,8 @@ class DataSet:
         for mode, _ in pairs.modes():
             chosen = [(known[line["a"]], known[line["b"]]) for line in again if line["of"] == mode]
             found += self._measured(mode, chosen) if chosen else []
-        self.write(REPEAT, "mosaic-pairs", found)
+        if found:
+            self.write(REPEAT, "mosaic-pairs", found)
 
     def count_zoo(self) -> None:
         """Counters of every zoo kernel that has none yet."""
@@ -199,16 +209,17 @@ class DataSet:
         self.progress.begin(len(missing))
         for at in range(0, len(missing), COUNTED_AT_ONCE):
             batch = {kernel.key: kernel for kernel in missing[at : at + COUNTED_AT_ONCE]}
-            if not self.enough(45, f"counters of {len(missing) - at} kernels"):
+            if not self.enough(70, f"counters of {len(missing) - at} kernels"):
                 return
             plan = {kernel.zoo_name: [kernel.launch.kernel_id, kernel.launch.occurrence] for kernel in batch.values()}
             with tempfile.TemporaryDirectory(prefix="mosaic-plan-") as folder, self.clocks:
                 paths = [Path(folder) / name for name in ("plan.json", "lines.jsonl")]
                 paths[0].write_text(json.dumps(plan))
                 program = ["-m", "mosaic_torch.profiling.counted", *map(str, paths)]
-                for ours, theirs in counters.count(runtime.lib, program, paths[1], {}):
-                    batch[ours["key"]].metrics = theirs["metrics"]
-                    self.progress.advance(ours["key"])
+                with self.going_on(f"counters of {len(batch)} kernels"):
+                    for ours, theirs in counters.count(runtime.lib, program, paths[1], {}):
+                        batch[ours["key"]].metrics = theirs["metrics"]
+                        self.progress.advance(ours["key"])
             self._write_zoo()
 
     def count_workloads(self) -> None:
@@ -223,7 +234,8 @@ class DataSet:
             missing = len(profiler.plan_of(lines))
             if missing and self.enough(60 + missing, f"counters of {missing} kernels of {name}"):
                 program = ["-m", "mosaic_torch.profiling.jobs", name]
-                profiler.add_counters([path], runtime.lib, lambda _, program=program: program)
+                with self.going_on(f"counters of {name}"):
+                    profiler.add_counters([path], runtime.lib, lambda _, program=program: program)
 
     def _counted(self) -> list[dict[str, Any]]:
         """Kernels of workloads that have counters."""
@@ -235,9 +247,10 @@ class DataSet:
         if (self.out / PHYSICS).exists():
             return
         self.progress.begin(sum(1 for _ in physics.cases()))
-        with self.clocks:
-            lines = list(physics.run(self.observer, self.lanes, CYCLES_PER_NS, self.progress.advance))
-        self.write(PHYSICS, "mosaic-physics", lines)
+        with self.going_on(PHYSICS):
+            with self.clocks:
+                lines = list(physics.run(self.observer, self.lanes, CYCLES_PER_NS, self.progress.advance))
+            self.write(PHYSICS, "mosaic-physics", lines)
 
 
 def _workload_file(name: str) -> str:
@@ -283,6 +296,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     steps = _chosen("step", options.steps, STEPS)
     names = _chosen("workload", options.workloads, jobs.NAMES)
+    # With fewer connections than streams, one lane's kernels could wait for another's in the same queue.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     if not torch.cuda.is_available():
         raise DeviceError("torch finds no usable GPU: a data set is measured on one")
     configure(policy="none")

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from ..errors import MosaicError
 from . import placement, zoo
 from .kernels import measure_alone, zoo_kernels
 from .observe import Observer
@@ -100,11 +101,17 @@ def run(
     """Lines of `physics.jsonl`."""
     yield _gpu(observer)
     for case in cases():
-        if isinstance(case, placement.Case):
-            yield placement.record(observer, lanes, case)
-        else:
-            yield _record(observer, lanes, cycles_per_ns, case)
-        said(f"{case.experiment} {case.x}")
+        what = f"{case.experiment} {case.x}"
+        try:
+            if isinstance(case, placement.Case):
+                line = placement.record(observer, lanes, case)
+            else:
+                line = _record(observer, lanes, cycles_per_ns, case)
+        except MosaicError as e:
+            said(f"{what} is left out: {e}")
+            continue
+        yield line
+        said(what)
 
 
 def _gpu(observer: Observer) -> dict[str, Any]:
@@ -123,9 +130,18 @@ def _gpu(observer: Observer) -> dict[str, Any]:
 
 def _record(observer: Observer, lanes: Lanes, cycles_per_ns: float, case: Case) -> dict[str, Any]:
     # Each is built by itself: two launches of one kernel would share its memory, and with it what the caches hold.
-    a, b = zoo_kernels(observer, [case.a, case.b], lambda _: None)
-    measure_alone([a, b], lanes.full(False, "a"))
-    (line,) = measure(lanes.rig(case.mode, cycles_per_ns), case.mode, [(a, b)], lanes.sms, lambda _: None)
+    said: list[str] = []
+    made = list(zoo_kernels(observer, [case.a, case.b], said.append))
+    if len(made) < 2:
+        raise MosaicError("; ".join(said))
+    a, b = made
+    measure_alone(made, lanes.full(False, "a"))
+    said.clear()
+    rig = lanes.rig(case.mode, cycles_per_ns)
+    lines = list(measure(rig, case.mode, [(a, b)], lanes.sms, lambda _: None, said.append))
+    if not lines:
+        raise MosaicError("; ".join(said) or "the driver refuses one of the two on its SMs")
+    (line,) = lines
     head = {"experiment": case.experiment, "x": case.x, "unit": case.unit}
     return head | work("a", a.alive) | work("b", b.alive) | line
 
