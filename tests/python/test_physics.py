@@ -89,7 +89,7 @@ def test_kernels_of_a_pair_have_memory_of_their_own(monkeypatch):
             alive = SimpleNamespace(bytes_read=3, bytes_written=0, flops=None)
             yield SimpleNamespace(key=f"zoo:{config.name}", alive=alive)
 
-    def measure(rig, mode, pairs, sms, said):
+    def measure(rig, mode, pairs, sms, advanced, said):
         measured.extend(pairs)
         yield {"a_ns": 1}
 
