@@ -426,7 +426,7 @@ class Lib:
             text = table.read()
         if text.startswith("==ERROR=="):
             raise MosaicError(text.strip())
-        return [json.loads(line) for line in text.splitlines()]
+        return [json.loads(line) for line in text.splitlines() if not line.startswith("==")]
 
 
 @pytest.mark.parametrize(
@@ -435,6 +435,15 @@ class Lib:
 )
 def test_ncu_that_fails_says_why(monkeypatch, tmp_path, writes, status, says):
     """Fault: a profile that silently lacks counters."""
+    a_fake_ncu(monkeypatch, tmp_path, writes, status)
+    lines = tmp_path / "lines"
+    lines.write_text("")
+    with pytest.raises(counters.CountersError, match=says) as refused:
+        counters.count(Lib(), ["-c", "pass"], lines, {}, lambda _: None)
+    assert "its last words" in str(refused.value)
+
+
+def a_fake_ncu(monkeypatch, tmp_path, writes, status):
     ncu = tmp_path / "ncu"
     write = f"open(table, 'w').write({writes!r})" if writes else "pass"
     ncu.write_text(
@@ -444,11 +453,19 @@ def test_ncu_that_fails_says_why(monkeypatch, tmp_path, writes, status, says):
     )
     ncu.chmod(0o755)
     monkeypatch.setattr(counters, "find_ncu", lambda: str(ncu))
+
+
+def test_launches_that_are_profiled_are_heard_of(monkeypatch, tmp_path):
+    """Fault: a bar that stands still for the minutes that Nsight Compute takes, or that counts a launch twice."""
+    launch = {"name": "s", "grid": [1, 1, 1], "block": [32, 1, 1], "metrics": {}}
+    words = '==PROF== Profiling "s" - 0: 0%....100% - 6 passes\n'
+    a_fake_ncu(monkeypatch, tmp_path, 2 * words + 2 * (json.dumps(launch) + "\n"), 0)
     lines = tmp_path / "lines"
-    lines.write_text("")
-    with pytest.raises(counters.CountersError, match=says) as refused:
-        counters.count(Lib(), ["-c", "pass"], lines, {})
-    assert "its last words" in str(refused.value)
+    lines.write_text(2 * (json.dumps(launch | {"key": "k", "symbol": "s"}) + "\n"))
+    heard = []
+    found = counters.count(Lib(), ["-c", "pass"], lines, {}, heard.append)
+    assert [ours["key"] for ours, _ in found] == ["k", "k"]
+    assert sum(heard) == 2
 
 
 @pytest.mark.parametrize(
@@ -464,8 +481,8 @@ def test_counters_that_ncu_does_not_know_are_not_asked_for(tmp_path, capsys, pri
     ncu = tmp_path / "ncu"
     ncu.write_text(f"#!{sys.executable}\nprint({prints!r})\nraise SystemExit({status})\n")
     ncu.chmod(0o755)
-    asked = ["gpu__time.sum", "sm__pipe_a.avg", "sm__pipe_b.avg", "launch__x"]
-    assert counters.available(str(ncu), asked) == (known or asked)
+    asked = ("gpu__time.sum", "sm__pipe_a.avg", "sm__pipe_b.avg", "launch__x")
+    assert counters.available(str(ncu), asked) == (known or list(asked))
     assert ("no sm__pipe_b.avg" in capsys.readouterr().err) is (known is not None)
 
 

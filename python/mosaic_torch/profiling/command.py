@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from .. import api
+from ..bench.budget import Budget, Progress
 from ..errors import MosaicError
 from . import files, profiler
 from .profiler import PARTITIONS, REQUESTS, SUFFIX, Session
@@ -47,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
             )
     if not options.no_counters:
         try:
-            profiler.add_counters(profiles, api.runtime.lib, lambda _: program)
+            profiler.add_counters(profiles, api.runtime.lib, lambda _: program, Progress(Budget()))
         except profiler.counters.CountersError as e:
             print(f"mosaic: {e}", file=sys.stderr)
     lacking = profiler.missing(profiles)

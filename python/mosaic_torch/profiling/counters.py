@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,8 @@ def command(ncu: str, metrics: Sequence[str], table: Path, program: Sequence[str
     return [ncu, *options, *names, *output, *program]
 
 
-def available(ncu: str, metrics: Sequence[str]) -> list[str]:
+@functools.cache
+def available(ncu: str, metrics: tuple[str, ...]) -> list[str]:
     """Those that this version has for this GPU: one unknown name, and ncu profiles nothing.
 
     Names of `launch__` are no counters, and are not in its list. Without a list all are asked for.
@@ -62,28 +65,57 @@ def available(ncu: str, metrics: Sequence[str]) -> list[str]:
 Joined = tuple[dict[str, Any], dict[str, Any]]
 
 
-def count(lib: Any, program: Sequence[str], lines: Path, variables: dict[str, str]) -> list[Joined]:
+# A word of ncu's for each launch, as soon as it has been profiled.
+PROFILED = "==PROF== Profiling"
+EVERY_S = 1.0
+
+
+def count(
+    lib: Any,
+    program: Sequence[str],
+    lines: Path,
+    variables: dict[str, str],
+    advanced: Callable[[int], None],
+) -> list[Joined]:
     """Runs a program whose chosen launches are profiled, and joins them with Nsight Compute's.
 
-    The program writes a line for each chosen launch to `lines`, in order; `variables` are for its environment.
+    The program writes a line for each chosen launch to `lines`, in order; `variables` are for its environment;
+    `advanced` hears of launches while they are profiled.
     """
     with tempfile.TemporaryDirectory(prefix="mosaic-ncu-") as folder:
         table = Path(folder) / "table.csv"
         ncu = find_ncu()
-        run = command(ncu, available(ncu, lib.ncu_metrics()), table, [sys.executable, *program])
+        run = command(ncu, available(ncu, tuple(lib.ncu_metrics())), table, [sys.executable, *program])
         # Under ncu there is no CUPTI for anybody else; the detour needs none.
         env = os.environ | {"MOSAIC_HOOK": "detour"} | variables
-        done = subprocess.run(run, check=False, capture_output=True, text=True, env=env)
-        words = _last(done.stdout, done.stderr)
+        status, words = _run(run, env, table, advanced)
         if not table.exists():
-            raise CountersError(f"ncu wrote no table (exit status {done.returncode}): {words}")
+            raise CountersError(f"ncu wrote no table (exit status {status}): {words}")
         try:
             launches = lib.ncu_launches(str(table))
         except MosaicError as e:
             raise CountersError(f"{e}; the program's last words: {words}") from e
-        if done.returncode:
-            raise CountersError(f"exit status {done.returncode} under ncu: {words}")
+        if status:
+            raise CountersError(f"exit status {status} under ncu: {words}")
     return joined([json.loads(line) for line in lines.read_text().splitlines()], launches)
+
+
+def _run(run: Sequence[str], env: dict[str, str], table: Path, advanced: Callable[[int], None]) -> tuple[int, str]:
+    """Its exit status and its last words."""
+    said = 0
+    with (
+        tempfile.TemporaryFile("w+") as words,
+        subprocess.Popen(run, stdout=words, stderr=subprocess.STDOUT, env=env) as ncu,
+    ):
+        while ncu.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                ncu.wait(EVERY_S)
+            found = table.read_text(errors="replace").count(PROFILED) if table.exists() else 0
+            if found > said:
+                advanced(found - said)
+                said = found
+        words.seek(0)
+        return ncu.returncode, _last(words.read())
 
 
 def joined(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> list[Joined]:
@@ -99,6 +131,6 @@ def joined(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> 
     return list(zip(ours, theirs, strict=True))
 
 
-def _last(*texts: str) -> str:
-    words = [line for text in texts for line in text.splitlines() if line.strip() and not line.startswith("==PROF==")]
+def _last(text: str) -> str:
+    words = [line for line in text.splitlines() if line.strip() and not line.startswith("==PROF==")]
     return " | ".join(words[-3:]) or "nothing"

@@ -217,9 +217,9 @@ class DataSet:
                 paths[0].write_text(json.dumps(plan))
                 program = ["-m", "mosaic_torch.profiling.counted", *map(str, paths)]
                 with self.going_on(f"counters of {len(batch)} kernels"):
-                    for ours, theirs in counters.count(runtime.lib, program, paths[1], {}):
+                    said = functools.partial(self.progress.advance, "counters")
+                    for ours, theirs in counters.count(runtime.lib, program, paths[1], {}, said):
                         batch[ours["key"]].metrics = theirs["metrics"]
-                        self.progress.advance(ours["key"])
             self._write_zoo()
 
     def count_workloads(self) -> None:
@@ -235,7 +235,7 @@ class DataSet:
             if missing and self.enough(60 + missing, f"counters of {missing} kernels of {name}"):
                 program = ["-m", "mosaic_torch.profiling.jobs", name]
                 with self.going_on(f"counters of {name}"):
-                    profiler.add_counters([path], runtime.lib, lambda _, program=program: program)
+                    profiler.add_counters([path], runtime.lib, lambda _, program=program: program, self.progress)
 
     def _counted(self) -> list[dict[str, Any]]:
         """Kernels of workloads that have counters."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import tempfile
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..bench.budget import Budget, Progress
 from ..errors import DeviceError, UsageError
 from . import counters, files
 from .clocks import Clocks
@@ -84,11 +86,13 @@ def profile(
     observer = Observer(runtime, device)
     properties = torch.cuda.get_device_properties(device)
     lanes = Lanes(observer, properties.multi_processor_count)
+    progress = Progress(Budget())
+    progress.begin(1 + len(session.partitions))
     with Clocks(f"GPU-{properties.uuid}") as clocks:
-        work = measure(observer, lanes, name, call, session.partitions, session.requests, print)
+        work = measure(observer, lanes, name, call, session.partitions, session.requests, progress.step)
     write(path, runtime, device, clocks, work)
     if counters and Session.current() is None:
-        add_counters([path], runtime.lib, _pickled(model, inputs, name))
+        add_counters([path], runtime.lib, _pickled(model, inputs, name), progress)
     return path
 
 
@@ -171,11 +175,12 @@ def plan_of(lines: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
     return [first[at] for at, kernel in enumerate(unique) if "metrics" not in kernel and at in first]
 
 
-def add_counters(paths: list[Path], lib: Any, program: Callable[[Path], list[str]]) -> None:
+def add_counters(paths: list[Path], lib: Any, program: Callable[[Path], list[str]], progress: Progress) -> None:
     """Adds what is missing, a part at a time; what an interrupted run has added stays."""
     contents = {path: files.read(path) for path in paths}
     kernels = {line["key"]: line for _, lines in contents.values() for line in lines if "key" in line}
     missing = [(head["workload"], launch) for head, lines in contents.values() for launch in plan_of(lines)]
+    progress.begin(len(missing))
     for at in range(0, len(missing), COUNTED_AT_ONCE):
         plan: dict[str, list[tuple[str, int, str]]] = {}
         for workload, launch in missing[at : at + COUNTED_AT_ONCE]:
@@ -183,12 +188,12 @@ def add_counters(paths: list[Path], lib: Any, program: Callable[[Path], list[str
         with tempfile.TemporaryDirectory(prefix="mosaic-profile-") as folder:
             marked = Path(folder) / "lines.jsonl"
             session = Session(str(folder), plan=plan, lines=str(marked))
-            found = counters.count(lib, program(Path(folder)), marked, session.variable())
+            said = functools.partial(progress.advance, "kernels have counters")
+            found = counters.count(lib, program(Path(folder)), marked, session.variable(), said)
         for ours, theirs in found:
             kernels[ours["key"]] |= {"metrics": theirs["metrics"]} | working_set(theirs)
         for path, (head, lines) in contents.items():
             files.write(path, "mosaic-workload", head, lines)
-        print(f"counters of {min(at + COUNTED_AT_ONCE, len(missing))} of {len(missing)} kernels")
 
 
 def working_set(launch: dict[str, Any]) -> dict[str, Any]:
