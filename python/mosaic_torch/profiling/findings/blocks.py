@@ -14,6 +14,8 @@ TICK_NS = 2_000
 # From a block's end to the begin of one that waited for its place.
 SOON_NS = 10_000
 SMALL = 256
+# Blocks of so many threads that fit where one of 1,024 ended.
+ROOM = 1024 // SMALL
 
 
 @dataclass(frozen=True)
@@ -197,12 +199,12 @@ def _release(lines: Sequence[Line]) -> Finding:
         "release",
         "B follows as A's blocks end",
         f"A's blocks fill the GPU and end one after another, {line['x']} cycles apart. Each end makes room for four "
-        "of B's blocks, which begin there at once (§4.1, observation 3).",
-        "place in the order of time",
+        "of B's blocks, which begin there at once (§4.1, observation 3). Expected: the end that makes room.",
+        "B's blocks in the order of time",
         "since A's first begin, us",
         {
-            "ends of A's blocks": [(i, end / 1000) for i, end in enumerate(ends[: len(begins)])],
-            "begins of B's blocks": [(i, begin / 1000) for i, begin in enumerate(begins)],
+            "B's block begins": [(i, begin / 1000) for i, begin in enumerate(begins)],
+            EXPECTED: [(i, ends[i // ROOM] / 1000) for i in range(len(begins))],
         },
         [
             Check("B's first begin after A's first end, ns", begins[0] - ends[0], -TICK_NS, SOON_NS),
@@ -213,7 +215,7 @@ def _release(lines: Sequence[Line]) -> Finding:
 
 def _packing(lines: Sequence[Line], gpu: Line) -> Finding:
     used = [(line["x"], float(len({block.sm for block in blocks(line, "b")}))) for line in lines]
-    tight = math.ceil(len(blocks(lines[-1], "b")) / (1024 // SMALL))
+    tight = math.ceil(len(blocks(lines[-1], "b")) / ROOM)
     return Finding(
         "release-packing",
         "SMs of B after a gradual release",
