@@ -346,7 +346,7 @@ def test_some_topics_in_one_command(capsys):
 
 def test_a_model_that_is_not_profiled_is_a_failure_with_its_reason():
     """Fault: the time of a command that has failed, in a record."""
-    with pytest.raises(RuntimeError, match=r"(?s)no profile \(exit status 1\): .*Error"):
+    with pytest.raises(RuntimeError, match=r"no profile \(exit status 1\): mosaic: torch finds no"):
         profile_time.measure("nothing", "(torch.nn.Linear(1, 1), torch.randn(1, 1))", 120)
 
 

@@ -1,5 +1,6 @@
 """Profiling without a GPU: statistics, timelines, the rig's bookkeeping, plans, joins and refusals."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from mosaic_torch.errors import MosaicError, UsageError
-from mosaic_torch.profiling import clocks, counters, dataset, files, kernels, pairs, profiler, rig, workload
+from mosaic_torch.profiling import clocks, command, counters, dataset, files, kernels, pairs, profiler, rig, workload
 from mosaic_torch.profiling.kernels import Kernel, longest, measure_alone, zoo_kernels
 from mosaic_torch.profiling.observe import Holding, Launch
 from mosaic_torch.profiling.spread import Spread
@@ -496,17 +497,68 @@ def test_the_session_reaches_the_script(monkeypatch):
     assert json.loads(json.dumps(again.plan)) == {"m": [["x", 0, "m:x.0"]]}
 
 
+def test_durations_are_kept_where_counters_are_refused(monkeypatch, tmp_path, capsys):
+    """Fault: a measured profile lost, or an exception, since Nsight Compute may not read counters."""
+    a_fake_ncu(monkeypatch, tmp_path, "==ERROR== no permission", 1)
+    path = tmp_path / "m.profile.jsonl"
+    lines = [{"key": "m:x.0", "kernel_id": "x", "symbol": "s"}, {"kernel": 0}]
+    files.write(path, "mosaic-workload", {"workload": "m"}, lines)
+
+    class Silent(profiler.Progress):
+        def say(self, text):
+            pass
+
+    progress = Silent(profiler.Budget())
+    profiler.try_counters([path], Lib(), lambda folder: ["-c", f"open({str(folder / 'lines.jsonl')!r}, 'w')"], progress)
+    assert "no permission" in capsys.readouterr().err
+    assert files.read(path)[1] == lines
+    assert profiler.missing([path]) == [f"{path}: no counters of m:x.0 (s)"]
+
+
+def run_profile(*arguments):
+    parser = argparse.ArgumentParser(prog="profile")
+    command.add_arguments(parser)
+    return command.run(parser.parse_args([str(word) for word in arguments]))
+
+
 @pytest.mark.parametrize(
     ("script", "says"),
-    [(None, "is no file"), ("print('hello')", "without a profile"), ("import x_y_z", "exit status 1")],
+    [
+        (None, "found no file .*serve.py, expected a Python script"),
+        ("print('hello')", r"ended \(exit status 0\) without a profile"),
+        ("import x_y_z", r"ended \(exit status 1\) without a profile"),
+    ],
 )
-def test_a_script_without_a_model_is_named(tmp_path, script, says):
+def test_a_script_without_a_model_is_named(monkeypatch, tmp_path, script, says):
     """Fault: success, and no profile."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     path = tmp_path / "serve.py"
     if script is not None:
         path.write_text(script)
-    run = [sys.executable, "-m", "mosaic_torch", "profile", "--out", str(tmp_path / "out"), "--no-counters", str(path)]
-    done = subprocess.run(run, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 1
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr or "x_y_z" in done.stderr
+    with pytest.raises(MosaicError, match=says):
+        run_profile("--out", tmp_path / "out", "--no-counters", path)
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        (["--partitions", "8,x"], "found 'x', expected a number of at least 1"),
+        (["--partitions=-8"], "found '-8'"),
+        (["--requests", "0"], "found '0'"),
+    ],
+)
+def test_numbers_that_are_none_are_named(capsys, option, says):
+    """Fault: a traceback, or a profile of nothing."""
+    with pytest.raises(SystemExit):
+        run_profile(*option, "serve.py")
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
+def test_without_a_gpu_the_script_is_not_run(tmp_path):
+    """Fault: a server that starts, and is never profiled."""
+    path = tmp_path / "serve.py"
+    path.write_text("raise SystemExit('it ran')")
+    run = [sys.executable, "-m", "mosaic_torch", "profile", "--out", str(tmp_path), str(path)]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "mosaic: torch finds no usable GPU: profiles are measured on one\n")

@@ -8,18 +8,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 from .. import api
 from ..bench.budget import Budget, Progress
-from ..errors import MosaicError
+from ..errors import DeviceError, MosaicError
 from . import files, profiler
-from .profiler import PARTITIONS, REQUESTS, SUFFIX, Session
+from .profiler import NO_GPU, PARTITIONS, REQUESTS, SUFFIX, Session
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument("--out", type=Path, default=Path(), help="folder of the profiles (default: this one)")
-    parser.add_argument("--requests", type=int, default=REQUESTS, help="measured on each number of SMs")
-    parser.add_argument("--partitions", default=",".join(map(str, PARTITIONS)), help="numbers of SMs; empty: none")
+    parser.add_argument("--requests", type=_number, default=REQUESTS, help="measured on each number of SMs")
+    parser.add_argument("--partitions", type=_numbers, default=PARTITIONS, help="numbers of SMs; empty: none")
     parser.add_argument("--no-counters", action="store_true", help="durations alone, without Nsight Compute")
     parser.add_argument("script", help="a Python script that calls models under hp() or be(), or profile()")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own")
@@ -29,9 +31,10 @@ def run(options: argparse.Namespace) -> int:
     """Runs the script once for durations, and again under Nsight Compute; 1 where something is missing."""
     script = Path(options.script)
     if not script.is_file():
-        raise MosaicError(f"{script} is no file: give a Python script (found), as in `mosaic profile serve.py`")
-    partitions = tuple(int(sms) for sms in options.partitions.split(",") if sms)
-    session = Session(str(options.out), options.requests, partitions)
+        raise MosaicError(f"found no file {script}, expected a Python script, as in `mosaic profile serve.py`")
+    if not torch.cuda.is_available():
+        raise DeviceError(NO_GPU)
+    session = Session(str(options.out), options.requests, options.partitions)
     files.require_writable(options.out / ("any" + SUFFIX))
     program = ["-m", "mosaic_torch.profiling.script", str(script), *options.arguments]
     command = " ".join(program)
@@ -47,16 +50,24 @@ def run(options: argparse.Namespace) -> int:
                 "gave to hp() or be() three times, or mosaic_torch.profile(model, inputs)"
             )
     if not options.no_counters:
-        try:
-            profiler.add_counters(profiles, api.runtime.lib, lambda _: program, Progress(Budget()))
-        except profiler.counters.CountersError as e:
-            print(f"mosaic: {e}", file=sys.stderr)
+        profiler.try_counters(profiles, api.runtime.lib, lambda _: program, Progress(Budget()))
     lacking = profiler.missing(profiles)
     for line in lacking[:20]:
         print(line)
     if len(lacking) > 20:
         print(f"... and of {len(lacking) - 20} kernels more")
     return 1 if lacking and not options.no_counters else 0
+
+
+def _number(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number of at least 1")
+    return number
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(sorted({_number(word) for word in text.split(",") if word}))
 
 
 def finished(out: Path, command: str) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -31,6 +32,7 @@ SUFFIX = ".profile.jsonl"
 # What Nsight Compute adds to a kernel's record.
 COUNTED = ("metrics", "grid_working_set_bytes", "block_working_set_bytes", "working_set_from")
 VARIABLE = "MOSAIC_PROFILE"
+NO_GPU = "torch finds no usable GPU: profiles are measured on one"
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def profile(
         raise UsageError(f"found the name {name!r}, expected one that a file can have")
     call = _call(model, inputs)
     if not torch.cuda.is_available():
-        raise DeviceError("torch finds no usable GPU: profiles are measured on one")
+        raise DeviceError(NO_GPU)
     if session.plan is not None:
         _count(session, runtime, name, call)
         return Path(session.lines)
@@ -92,7 +94,7 @@ def profile(
         work = measure(observer, lanes, name, call, session.partitions, session.requests, progress.step)
     write(path, runtime, device, clocks, work)
     if counters and Session.current() is None:
-        add_counters([path], runtime.lib, _pickled(model, inputs, name), progress)
+        try_counters([path], runtime.lib, _pickled(model, inputs, name), progress)
     return path
 
 
@@ -173,6 +175,14 @@ def plan_of(lines: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
         first.setdefault(line["kernel"], (kernel_id, seen.get(kernel_id, 0), kernel["key"]))
         seen[kernel_id] = seen.get(kernel_id, 0) + 1
     return [first[at] for at, kernel in enumerate(unique) if "metrics" not in kernel and at in first]
+
+
+def try_counters(paths: list[Path], lib: Any, program: Callable[[Path], list[str]], progress: Progress) -> None:
+    """Adds what is missing; why that is not possible is said, since durations are of use without."""
+    try:
+        add_counters(paths, lib, program, progress)
+    except counters.CountersError as e:
+        print(f"mosaic: {e}", file=sys.stderr)
 
 
 def add_counters(paths: list[Path], lib: Any, program: Callable[[Path], list[str]], progress: Progress) -> None:
