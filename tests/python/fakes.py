@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 
 import torch
 
 from mosaic_torch._cuda import Cuda
 from mosaic_torch._runtime import Runtime
+from mosaic_torch.errors import MosaicError
 
 CALLER = 7  # the raw handle of the stream that a thread starts on
 
@@ -141,6 +143,17 @@ class FakeLibrary:
 
     def partition_close(self, partition):
         self.calls.append(("partition_close", partition))
+
+    def ncu_metrics(self):
+        return ["m"]
+
+    def ncu_launches(self, path):
+        """Of a table that holds JSON lines instead of columns."""
+        with open(path) as table:
+            text = table.read()
+        if text.startswith("==ERROR=="):
+            raise MosaicError(text.strip())
+        return [json.loads(line) for line in text.splitlines() if not line.startswith("==")]
 
     def names(self):
         return [call[0] for call in self.calls if call[0] in ("enter", "leave", "open", "close")]

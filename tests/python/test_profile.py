@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from fakes import FakeGpu, FakeLibrary
 from mosaic_torch.errors import MosaicError, UsageError
 from mosaic_torch.profiling import clocks, command, counters, dataset, files, kernels, pairs, profiler, rig, workload
 from mosaic_torch.profiling.kernels import Kernel, longest, measure_alone, zoo_kernels
@@ -416,20 +417,6 @@ def test_ncu_that_is_missing_is_named(monkeypatch, tmp_path):
         counters.find_ncu()
 
 
-class Lib:
-    """Reads what the fake ncu below writes."""
-
-    def ncu_metrics(self):
-        return ["m"]
-
-    def ncu_launches(self, path):
-        with open(path) as table:
-            text = table.read()
-        if text.startswith("==ERROR=="):
-            raise MosaicError(text.strip())
-        return [json.loads(line) for line in text.splitlines() if not line.startswith("==")]
-
-
 @pytest.mark.parametrize(
     ("writes", "status", "says"),
     [("", 9, "wrote no table"), ("==ERROR== no permission", 1, "no permission"), ("{}", 3, "exit status 3 under ncu")],
@@ -440,7 +427,7 @@ def test_ncu_that_fails_says_why(monkeypatch, tmp_path, writes, status, says):
     lines = tmp_path / "lines"
     lines.write_text("")
     with pytest.raises(counters.CountersError, match=says) as refused:
-        counters.count(Lib(), ["-c", "pass"], lines, {}, lambda _: None)
+        counters.count(FakeLibrary(FakeGpu()), ["-c", "pass"], lines, {}, lambda _: None)
     assert "its last words" in str(refused.value)
 
 
@@ -464,7 +451,7 @@ def test_launches_that_are_profiled_are_heard_of(monkeypatch, tmp_path):
     lines = tmp_path / "lines"
     lines.write_text(2 * (json.dumps(launch | {"key": "k", "symbol": "s"}) + "\n"))
     heard = []
-    found = counters.count(Lib(), ["-c", "pass"], lines, {}, heard.append)
+    found = counters.count(FakeLibrary(FakeGpu()), ["-c", "pass"], lines, {}, heard.append)
     assert [ours["key"] for ours, _ in found] == ["k", "k"]
     assert sum(heard) == 2
 
@@ -509,7 +496,12 @@ def test_durations_are_kept_where_counters_are_refused(monkeypatch, tmp_path, ca
             pass
 
     progress = Silent(profiler.Budget())
-    profiler.try_counters([path], Lib(), lambda folder: ["-c", f"open({str(folder / 'lines.jsonl')!r}, 'w')"], progress)
+    lib = FakeLibrary(FakeGpu())
+
+    def program(folder):
+        return ["-c", f"open({str(folder / 'lines.jsonl')!r}, 'w')"]
+
+    profiler.try_counters([path], lib, program, progress)
     assert "no permission" in capsys.readouterr().err
     assert files.read(path)[1] == lines
     assert profiler.missing([path]) == [f"{path}: no counters of m:x.0 (s)"]
