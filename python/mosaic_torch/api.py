@@ -99,8 +99,9 @@ def profile(
     takes on the whole GPU and on partitions of it, and Nsight Compute's counters of each unique kernel. The format is
     that of profiles/README.md. Nothing else may run on the GPU meanwhile.
 
-    Nsight Compute starts a process of its own: the model and its inputs are pickled for it. Where they cannot be, an
-    error says so once the durations are written; `mosaic profile SCRIPT` needs no pickles.
+    Nsight Compute starts a process of its own: the model and its inputs are pickled for it. Where they cannot be, or
+    where it may not read counters, standard error says so and the profile has durations alone; `mosaic profile SCRIPT`
+    needs no pickles.
     """
     from .profiling import profiler
 

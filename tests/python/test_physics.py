@@ -333,7 +333,7 @@ def test_what_is_not_as_expected_is_said(written, tmp_path, ideal, capsys):
 
 def test_data_or_matplotlib_that_is_missing_is_named(tmp_path, monkeypatch):
     """Fault: a traceback where something has to be measured or installed."""
-    with pytest.raises(MosaicError, match=r"physics\.jsonl cannot be read: .*--steps physics"):
+    with pytest.raises(MosaicError, match=r"physics\.jsonl is not there: .*--steps physics"):
         plots.write(tmp_path)
     importing = builtins.__import__
 

@@ -1,6 +1,7 @@
 """Profiling without a GPU: statistics, timelines, the rig's bookkeeping, plans, joins and refusals."""
 
 import argparse
+import gzip
 import json
 import subprocess
 import sys
@@ -409,6 +410,27 @@ def test_a_file_is_whole_or_not_there(tmp_path):
         files.require_writable(blocked / "b.jsonl")
 
 
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("cut.jsonl", b'{"records":2}\n{"a":1}\n'),
+        ("empty.jsonl", b""),
+        ("half.jsonl", b'{"records":1}\n{"a":'),
+        ("bytes.jsonl", b"\xff\xfe"),
+        ("plain.jsonl.gz", b'{"records":0}\n'),
+        ("short.jsonl.gz", gzip.compress(b'{"records":0}\n')[:-9]),
+        ("absent.jsonl", None),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, name, data):
+    """Fault: a traceback, or a data set that silently lacks what was cut off."""
+    path = tmp_path / name
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(MosaicError, match=f"{name} cannot be read: .*--show"):
+        files.read(path)
+
+
 def test_ncu_that_is_missing_is_named(monkeypatch, tmp_path):
     """Fault: a FileNotFoundError where the user has to install something."""
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -529,6 +551,22 @@ def test_a_script_without_a_model_is_named(monkeypatch, tmp_path, script, says):
         path.write_text(script)
     with pytest.raises(MosaicError, match=says):
         run_profile("--out", tmp_path / "out", "--no-counters", path)
+
+
+def test_a_script_finds_its_profile_and_no_role(monkeypatch, tmp_path):
+    """Fault: arguments that a shell would quote hide a finished profile; a server's own blocks end its script."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    path = tmp_path / "serve.py"
+    path.write_text(
+        "import pathlib, sys, torch, mosaic_torch\n"
+        "from mosaic_torch.profiling import files\n"
+        "model = mosaic_torch.hp(torch.nn.Linear(1, 1), slo=1.2)\n"
+        "with mosaic_torch.request(model, arrived_at=0.0).open(), mosaic_torch.best_effort():\n"
+        "    model(torch.ones(1))\n"
+        "head = {'command': files.command()}\n"
+        "files.write(pathlib.Path(sys.argv[1]) / 'm.profile.jsonl', 'mosaic-workload', head, [])\n"
+    )
+    assert run_profile("--out", tmp_path, "--no-counters", path, tmp_path, "two words", "$x") == 0
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     session = Session(str(options.out), options.requests, options.partitions)
     files.require_writable(options.out / ("any" + SUFFIX))
     program = ["-m", "mosaic_torch.profiling.script", str(script), *options.arguments]
-    command = " ".join(program)
+    command = shlex.join(program)  # as the profile's first line has it
     profiles = finished(options.out, command)
     if profiles:
         print(f"durations are there: {', '.join(map(str, profiles))} (remove them to measure again)")

@@ -27,6 +27,7 @@ from ..bench.device import record_folder
 from ..errors import DeviceError, MosaicError, UsageError
 from . import counters, files, jobs, kernels, pairs, physics, profiler, zoo
 from .clocks import Clocks
+from .files import KERNELS, PHYSICS, REPEAT, WORKLOADS
 from .kernels import Kernel
 from .observe import Observer
 from .rig import Lane
@@ -44,8 +45,7 @@ REPEATED = 300
 # torch.cuda._sleep counts cycles of the SM's clock.
 CYCLES_PER_NS = 1.9
 
-KERNELS, PHYSICS, REPEAT = "kernels.jsonl", "physics.jsonl", "repeat.jsonl"
-WORKLOADS, WORKLOAD_SUFFIX = "workloads", ".jsonl.gz"
+WORKLOAD_SUFFIX = ".jsonl" + files.GZ
 STEPS = ("physics", "zoo", "workloads", "pair", "repeat", "count", "compiled")
 
 

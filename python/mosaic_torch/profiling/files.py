@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,13 @@ from ..errors import MosaicError
 
 VERSION = 1
 GZ = ".gz"
+# Of a data set's folder, beside pairs-*.jsonl.
+KERNELS, PHYSICS, REPEAT, WORKLOADS = "kernels.jsonl", "physics.jsonl", "repeat.jsonl", "workloads"
+
+
+def command() -> str:
+    """That of this process."""
+    return shlex.join(["python", *sys.orig_argv[1:]])
 
 
 def provenance(runtime: Any, device: int, clocks: dict[str, list[int]]) -> dict[str, Any]:
@@ -29,7 +37,7 @@ def provenance(runtime: Any, device: int, clocks: dict[str, list[int]]) -> dict[
         "cuda": torch.version.cuda or "none",
         "torch": torch.__version__,
         **clocks,
-        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "command": command(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
     git = ["git", "describe", "--always", "--dirty"]
@@ -67,9 +75,17 @@ def require_writable(path: Path) -> None:
 
 def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The first line, and the others."""
-    data = path.read_bytes()
-    first, *lines = (gzip.decompress(data) if path.suffix == GZ else data).decode().splitlines()
-    return json.loads(first), [json.loads(line) for line in lines]
+    try:
+        data = path.read_bytes()
+        first, *lines = (gzip.decompress(data) if path.suffix == GZ else data).decode().splitlines()
+        head, records = json.loads(first), [json.loads(line) for line in lines]
+        if not isinstance(head, dict) or head.get("records") != len(records):
+            raise ValueError(f"found {len(records)} records, not as many as its first line says")
+    except (OSError, EOFError, ValueError, zlib.error) as e:
+        raise MosaicError(
+            f"{path} cannot be read: {e}; `mosaic profile --show {path}` says where. Remove it to measure again"
+        ) from e
+    return head, records
 
 
 def _unwritable(path: Path, e: OSError) -> MosaicError:

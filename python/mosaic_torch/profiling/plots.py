@@ -16,7 +16,6 @@ from . import files
 from .findings import EXPECTED, Check, Finding, findings
 
 DEFAULT = Path("profiles") / "h200"
-DATA = "physics.jsonl"
 # The same data makes the same file: ids come from a salt. Text stays text.
 STYLE = {"svg.hashsalt": "mosaic", "svg.fonttype": "none", "font.size": 9}
 
@@ -91,13 +90,12 @@ def section(finding: Finding) -> list[str]:
 
 def write(folder: Path) -> list[Finding]:
     """The text and the plots of a folder's experiments."""
-    try:
-        head, lines = files.read(folder / DATA)
-    except OSError as e:
+    data = folder / files.PHYSICS
+    if not data.exists():
         raise MosaicError(
-            f"{folder / DATA} cannot be read: {e.strerror or e}; measure it on a GPU with "
-            "python -m mosaic_torch.profiling.dataset --steps physics"
-        ) from e
+            f"{data} is not there: measure it on a GPU with python -m mosaic_torch.profiling.dataset --steps physics"
+        )
+    head, lines = files.read(data)
     found = findings(lines)
     (folder / "plots").mkdir(exist_ok=True)
     for finding in found:
@@ -106,8 +104,8 @@ def write(folder: Path) -> list[Finding]:
     text = [
         f"# Why kernels slow each other down: {head['gpu']}",
         "",
-        f"Made from `{DATA}` ({head['date']}) by `python -m mosaic_torch.profiling.plots`; what each experiment is, is "
-        "said in [profiles/README.md](../README.md). A and B are the two kernels of a pair.",
+        f"Made from `{files.PHYSICS}` ({head['date']}) by `python -m mosaic_torch.profiling.plots`; what each "
+        "experiment is, is said in [profiles/README.md](../README.md). A and B are the two kernels of a pair.",
         "",
         f"{held} of {len(found)} findings are as expected.",
         "",

@@ -14,7 +14,7 @@ from typing import Any
 from ..bench.records import Record, Row, provenance
 from ..errors import MosaicError
 from . import files
-from .dataset import KERNELS, REPEAT, WORKLOADS
+from .files import KERNELS, REPEAT, WORKLOADS
 
 # A pair repeats if each of its four medians does: within so much of the first one, or of so many nanoseconds where the
 # kernel is short.

@@ -41,10 +41,31 @@ def instead(model: Any, slo: float = 1.1, *, name: str | None = None, device: An
     return model
 
 
+class NoBlock:
+    """Stands for `request` and `best_effort`: there is no job that they could be of."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        del arguments, named
+
+    def open(self) -> NoBlock:
+        """As a request's."""
+        return self
+
+    def close(self) -> None:
+        """As a request's."""
+
+    def __enter__(self) -> NoBlock:
+        return self
+
+    def __exit__(self, *what: object) -> None:
+        """Lets what was raised through."""
+
+
 def main(arguments: list[str]) -> None:
     """`python -m mosaic_torch.profiling.script SCRIPT [ARGUMENTS]`."""
     script = arguments[0]
     mosaic_torch.hp = mosaic_torch.be = instead
+    mosaic_torch.request = mosaic_torch.best_effort = NoBlock
     sys.argv = arguments
     sys.path.insert(0, str(Path(script).resolve().parent))
     runpy.run_path(script, run_name="__main__")
