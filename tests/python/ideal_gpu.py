@@ -120,10 +120,15 @@ def _times(case, work):
     x = case.x
     if case.experiment == "blocks":
         return 505_000, 1.0, math.ceil(2 * x / 264)
-    if case.experiment in ("hbm", "hbm-peak"):
+    if case.experiment.startswith("hbm"):
         whole = case.experiment == "hbm-peak"
-        demand = min(x * (SMS if whole else physics.HALF) * 32 / 700, PEAK if whole else 0.8 * PEAK)
+        if case.experiment == "hbm":
+            demand = min(x * 100, PEAK)
+        else:
+            demand = min(x * (SMS if whole else physics.HALF) * 32 / 700, PEAK if whole else 0.8 * PEAK)
         s = max(1.0, 2 * demand / PEAK)
+        if case.experiment == "hbm-latency" and s == 1:
+            s += 0.1 * 2 * demand / PEAK
         return (work["a_bytes_read"] + work["a_bytes_written"]) / demand, s, s
     if case.experiment in ("fp32", "fp64"):
         rate = min(1.0, x / 4)

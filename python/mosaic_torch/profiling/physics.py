@@ -5,7 +5,8 @@ quantity swept, and the spins of `placement`. Experiments, and what hardware say
 
 - `blocks`: two spins of so many blocks of 1,024 threads. An SM holds two: up to 132 they run side by side.
 - `hbm-peak`: a copy with so many threads an SM on the whole GPU: alone it has all of the memory's bandwidth.
-- `hbm`: copies on half the SMs each, with so many threads an SM: they share the memory's bandwidth.
+- `hbm`: copies with many loads in flight on so many SMs each: they share the memory's bandwidth.
+- `hbm-latency`: copies with one load in flight, with so many threads an SM: they feel the memory's latency too.
 - `fp32`, `fp64`: chains of so many independent multiply-adds a thread, on the same SMs: free, then serialised.
 - `l2`: reads past L1 over so many MiB each, on half the SMs each: a cliff where two working sets pass the L2.
 - `l1`: pointer chases over so many KiB an SM each, on the same SMs: a cliff where two working sets pass the L1.
@@ -54,9 +55,9 @@ def _twice(experiment: str, x: int, unit: str, config: zoo.Config, mode: Mode = 
     return Case(experiment, x, unit, config, config, mode)
 
 
-def _copy(threads_per_sm: int, sms: int) -> zoo.Config:
+def _copy(threads_per_sm: int, sms: int, **more: int) -> zoo.Config:
     per_sm = -(-threads_per_sm // 1024)
-    return zoo.make("copy", mib=512, width=16, threads=threads_per_sm // per_sm, blocks=sms * per_sm)
+    return zoo.make("copy", mib=512, width=16, threads=threads_per_sm // per_sm, blocks=sms * per_sm, **more)
 
 
 def _pairs() -> Iterator[Case]:
@@ -65,9 +66,12 @@ def _pairs() -> Iterator[Case]:
         yield _twice("blocks", blocks, "blocks", spin)
     for threads in (1024, 1536, 2048):
         yield _twice("hbm-peak", threads, "threads an SM", _copy(threads, 132))
+    # An SM alone draws what its own load and store unit moves: two copies on some 20 SMs each are about the peak.
+    for sms in (4, 8, 12, 14, 16, 18, 20, 22, 24, 28, 32, 40, 48, HALF):
+        yield _twice("hbm", sms, "SMs of each", _copy(1024, sms, ahead=8), HALVES)
     # A thread has one load of 16 bytes in flight. At 0.7 us a load, 768 threads on 128 SMs are about the peak.
     for threads in (128, 256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 2048):
-        yield _twice("hbm", threads, "threads an SM", _copy(threads, HALF), HALVES)
+        yield _twice("hbm-latency", threads, "threads an SM", _copy(threads, HALF), HALVES)
     # One warp a scheduler and kernel: with two, one FP32 chain each (4 cycles of latency) would be the limit already.
     for dtype in ("fp32", "fp64"):
         for ilp in range(1, 9):

@@ -84,7 +84,8 @@ def measure(
     for sms in partitions:
         lane = lanes.part(sms)
         _lane(work, lane, call, requests, names)
-        said(f"{name}: {lane.sms} SMs" + f", {work.unlike[lane.sms]} launches unlike" * (lane.sms in work.unlike))
+        unlike = work.unlike.get(lane.sms)
+        said(f"{name}: {lane.sms} SMs" + (f", {unlike} launches unlike" if unlike else ""))
     work.durations = [{sms: Spread.of(s) for sms, s in samples.items()} for samples in work.samples]
     classify(work, whole.sms)
     return work
