@@ -23,8 +23,8 @@ __device__ void chain(T* out, u32 iterations, T a) {
   out[thread_index()] = sum;
 }
 
-#define CHAIN(ILP)                                                                                                   \
-  KERNEL chain_f32_ilp##ILP(float* out, u32 iterations, float a) { chain<float, ILP>(out, iterations, a); }          \
+#define CHAIN(ILP)                                                                                          \
+  KERNEL chain_f32_ilp##ILP(float* out, u32 iterations, float a) { chain<float, ILP>(out, iterations, a); } \
   KERNEL chain_f64_ilp##ILP(double* out, u32 iterations, double a) { chain<double, ILP>(out, iterations, a); }
 CHAIN(1)
 CHAIN(2)
