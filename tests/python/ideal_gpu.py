@@ -127,8 +127,6 @@ def _times(case, work):
         else:
             demand = min(x * (SMS if whole else physics.HALF) * 32 / 700, PEAK if whole else 0.8 * PEAK)
         s = max(1.0, 2 * demand / PEAK)
-        if case.experiment == "hbm-latency" and s == 1:
-            s += 0.1 * 2 * demand / PEAK
         return (work["a_bytes_read"] + work["a_bytes_written"]) / demand, s, s
     if case.experiment in ("fp32", "fp64"):
         rate = min(1.0, x / 4)
