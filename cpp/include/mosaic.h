@@ -158,14 +158,13 @@ int mosaic_observe_start(int64_t job, const char* options_json);
  *   symbol, registers (of a thread), static_smem_bytes: left out where the driver has no name for the function
  *   kept         with "keep": the number for mosaic_kept_launch, or
  *   not_kept     why it cannot be kept
- *   clears       with "keep", of fills right before it on its stream: [[first byte, bytes], ...]
  * NULL, and no lines, if a chosen launch could not be put in a profiler's range; it was launched all the same.
  */
 char* mosaic_observe_stop(void);
 
 /*
  * Launches a kept launch again on `stream`, past the hook: neither held nor counted nor observed; first the fills that
- * came right before it, since it may count on what they cleared: two launches that clear the same memory must not run
+ * came right before it, since it may count on what they cleared: two launches that use the same memory must not run
  * at once. Its parameters are those of the first time, byte for byte, and so are its launch attributes, a priority
  * among them, but for programmatic stream serialization. The caller sees to it that what they point to is still there,
  * and that the kernel's module is still loaded.

@@ -54,13 +54,6 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// First byte, and how many from there on.
-    pub fn memory(&self) -> (u64, usize) {
-        let row = self.width.saturating_mul(usize::from(self.bits) / 8);
-        let before = self.rows.map_or(0, |(pitch, rows)| pitch.saturating_mul(rows.saturating_sub(1)));
-        (self.to, before.saturating_add(row))
-    }
-
     fn launch(&self, stream: Handle) -> Result<(), DriverError> {
         let Fill { to, value, bits, width, rows } = *self;
         // SAFETY: what was filled before; the caller of `launch` answers for the memory.

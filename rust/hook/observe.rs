@@ -195,9 +195,6 @@ impl Observation {
                         Err(why) => ("not_kept", Value::String(why)),
                     };
                     line[key] = value;
-                    if !before.is_empty() {
-                        line["clears"] = json!(before.iter().map(Fill::memory).collect::<Vec<_>>());
-                    }
                 }
             }
             Work::Graph { exec } => line["kernels"] = json!(graphs::kernels(exec)),

@@ -89,12 +89,12 @@ def test_kernels_of_a_pair_have_memory_of_their_own(monkeypatch):
             alive = SimpleNamespace(bytes_read=3, bytes_written=0, flops=None)
             yield SimpleNamespace(key=f"zoo:{config.name}", alive=alive)
 
-    def measure(rig, mode, pairs, sms, advanced, said):
+    def measure(rig, mode, pairs, sms, advanced, said, patience):
         measured.extend(pairs)
         yield {"a_ns": 1}
 
     monkeypatch.setattr(physics, "zoo_kernels", build)
-    monkeypatch.setattr(physics, "measure_alone", lambda kernels, lane: None)
+    monkeypatch.setattr(physics, "measure_alone", lambda kernels, lane, patience: None)
     monkeypatch.setattr(physics, "measure", measure)
     lanes = SimpleNamespace(full=lambda high, name: None, rig=lambda mode, cycles: None, sms=132)
     case = next(case for case in physics.cases() if case.experiment == "l2")

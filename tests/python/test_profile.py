@@ -5,7 +5,9 @@ import gzip
 import json
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from fakes import FakeGpu, FakeLibrary
 from mosaic_torch.errors import MosaicError, UsageError
 from mosaic_torch.profiling import clocks, command, counters, dataset, files, kernels, pairs, profiler, rig, workload
 from mosaic_torch.profiling.kernels import Kernel, longest, measure_alone, zoo_kernels
-from mosaic_torch.profiling.observe import Holding, Launch
+from mosaic_torch.profiling.observe import Apart, Launch
 from mosaic_torch.profiling.spread import Spread
 from mosaic_torch.profiling.timeline import Span, Timeline, after_prelude, spans_of
 
@@ -145,18 +147,21 @@ def test_a_timeline_begins_after_its_prelude():
             after_prelude(spans, 5)
 
 
+NEVER_STUCK = SimpleNamespace(enqueued=lambda *_: None, all_ended=lambda: None)
+
+
 def a_kernel(key, median_ns):
     return Kernel(key, Launch("kernel", "0" * 16, 0), ["f"], False, {132: Spread(median_ns, median_ns, median_ns, 7)})
 
 
 def test_pairs_are_distinct_and_mostly_alike():
     """Fault: a pair that is measured twice, or a data set of pairs that do not meet."""
-    some = [a_kernel(f"k{i}", 1000 * 3**i) for i in range(9)] * 1
+    some = [a_kernel(f"zoo:k{i}", 1000 * 3**i) for i in range(9)]
     chosen = pairs.choose(some, 132, 15, seed=1)
     assert len({(a.key, b.key) for a, b in chosen}) == 15
     assert chosen == pairs.choose(some, 132, 15, seed=1)
     everything = pairs.choose(some, 132, 1000, seed=1)
-    assert len(everything) == 81
+    assert len(everything) == 9 * 8
     near = sum(1 / 10 < a.isolated[132].median_ns / b.isolated[132].median_ns < 10 for a, b in chosen)
     assert near >= 12
 
@@ -195,25 +200,34 @@ def test_the_longest_of_a_call_stands_for_it():
         longest(launches, timeline_of(spans[:2]))
 
 
-def test_kernels_that_clear_the_same_memory_are_no_pair():
-    """Fault: one clears the counters of the other, which then waits for ever."""
-    some = [a_kernel(f"k{i}", 1000) for i in range(3)]
-    for kernel, clears in zip(some, ([[100, 8]], [[107, 1]], [[108, 8], [300, 4]]), strict=True):
-        line = {"kind": "kernel", "kernel_id": "1", "occurrence": 0, "clears": clears}
-        kernel.launch = Launch.of(line)
+def test_kernels_of_one_workload_are_no_pair():
+    """Fault: two kernels that count in the same workspace wait for each other for ever."""
+    some = [a_kernel(key, 1000) for key in ("zoo:a", "zoo:b", "resnet50:1.0", "resnet50:1.1", "dlrm:1.0")]
     chosen = {(a.key, b.key) for a, b in pairs.choose(some, 132, 100, seed=0)}
-    assert chosen == {("k0", "k2"), ("k2", "k0"), ("k1", "k2"), ("k2", "k1")}
+    assert chosen == {(a.key, b.key) for a in some for b in some if a.origin != b.origin}
+    assert len(chosen) == 25 - 5 - 2
 
 
-def test_memory_that_a_kept_launch_reads_is_given_to_nobody():
+def test_what_a_kept_launch_touches_is_given_to_nobody():
     """Fault: a kept gather whose indices another operator of the call has overwritten."""
 
     def places():
         return {torch.arange(4096).add_(i).data_ptr() for i in range(8)}
 
-    with Holding():
+    entered = []
+
+    @contextmanager
+    def own_memory():
+        entered.append("in")
+        yield
+        entered.append("out")
+
+    with Apart(own_memory):
         held = places()
     assert len(held) == 8 > len(places())
+    operators = len(entered) // 2
+    assert operators >= 16
+    assert entered == ["in", "out"] * operators  # each of them by itself
 
 
 def test_pairs_that_are_not_in_the_timeline_are_named(monkeypatch):
@@ -231,13 +245,13 @@ def test_pairs_that_are_not_in_the_timeline_are_named(monkeypatch):
         return answer
 
     class Takes:
-        sms = 132
+        sms, stream = 132, None
 
         def refuses(self, kept):
             return ""
 
     class Quiet:
-        a = b = Takes()
+        a = b = gate = Takes()
 
         def identify(self):
             pass
@@ -255,7 +269,7 @@ def test_pairs_that_are_not_in_the_timeline_are_named(monkeypatch):
     monkeypatch.setattr(pairs, "read", read)
     monkeypatch.setattr(pairs, "Timeline", NoTimeline)
     said, done = [], []
-    lines = list(pairs.measure(Quiet(), pairs.FULL[0], kernels, 132, done.append, said.append))
+    lines = list(pairs.measure(Quiet(), pairs.FULL[0], kernels, 132, done.append, said.append, NEVER_STUCK))
     assert [line["a"] for line in lines] == [f"a{pairs.BATCH}"]
     assert said == [f"{pairs.BATCH} pairs are left out: found 3 kernels"]
     assert done == [pairs.BATCH, 1]
@@ -291,7 +305,7 @@ def test_a_step_that_is_not_there_is_named(option, says):
 class NoGpu:
     """Stands for a timeline, and for a lane that refuses some launches: a kernel takes its number in microseconds."""
 
-    sms = 8
+    sms, stream = 8, None
 
     def __init__(self, refused=()):
         self.refused, self.launched = refused, []
@@ -317,7 +331,7 @@ def test_a_launch_that_is_refused_is_left_out_and_named(monkeypatch):
     monkeypatch.setattr(kernels, "Timeline", lambda: lane)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     found = [Kernel(f"k{i}", Launch("kernel", "0" * 16, 0, kept=i), ["f"], False) for i in (1, 2, 3)]
-    assert measure_alone(found, lane) == ["k2: the kept launch failed: too large"]
+    assert measure_alone(found, lane, NEVER_STUCK) == ["k2: the kept launch failed: too large"]
     assert [{sms: s.median_ns for sms, s in k.isolated.items()} for k in found] == [{8: 1000}, {}, {8: 3000}]
 
     def dead():
@@ -325,7 +339,7 @@ def test_a_launch_that_is_refused_is_left_out_and_named(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "synchronize", dead)
     with pytest.raises(RuntimeError, match="illegal memory access"):
-        measure_alone(found, lane)
+        measure_alone(found, lane, NEVER_STUCK)
 
 
 def test_a_configuration_that_fails_is_left_out_and_named(monkeypatch):

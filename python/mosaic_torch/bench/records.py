@@ -3,7 +3,6 @@
 Everything is written after each segment: a run that is cut off leaves what it had.
 """
 
-import contextlib
 import csv
 import datetime
 import gzip
@@ -131,14 +130,23 @@ def provenance(command, facts):
         f"command: {command}",
         f"date: {datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')}",
     ]
-    with contextlib.suppress(OSError):
-        git = ["git", "describe", "--always", "--dirty"]
-        described = subprocess.run(git, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-        if described.returncode == 0:
-            lines.append(f"source: {described.stdout.strip()}")
+    if found := source():
+        lines.append(f"source: {found}")
     lines.append(f"cpu: {_cpu()}, {os.cpu_count()} cores; {platform.platform()}")
     lines += [f"{key}: {value}" for key, value in sorted(facts.items())]
     return "\n".join(lines)
+
+
+def source():
+    """The commit that runs; empty where that is not known. Far from its repository, MOSAIC_SOURCE says it."""
+    if said := os.environ.get("MOSAIC_SOURCE"):
+        return said
+    git = ["git", "describe", "--always", "--dirty"]
+    try:
+        described = subprocess.run(git, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return described.stdout.strip()
 
 
 def _cpu():

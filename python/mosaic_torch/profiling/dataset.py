@@ -27,12 +27,13 @@ from ..bench.device import record_folder
 from ..errors import DeviceError, MosaicError, UsageError
 from . import counters, files, jobs, kernels, pairs, physics, profiler, zoo
 from .clocks import Clocks
-from .files import KERNELS, PHYSICS, REPEAT, WORKLOADS
+from .files import KERNELS, LEFT_OUT, PHYSICS, REPEAT, WORKLOADS
 from .kernels import Kernel
 from .observe import Observer
+from .patience import Patience
 from .rig import Lane
 from .spread import Spread
-from .workload import alike, measure
+from .workload import APART_NS, alike, measure
 
 # SMs that kernels are measured on alone: multiples of the granularity of compute capability 9.0, and the splits' rests.
 ALONE_SMS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 112)
@@ -62,6 +63,7 @@ class DataSet:
         self.lanes = pairs.Lanes(self.observer, self.sms)
         # Those that can be launched again.
         self.kernels: list[Kernel] = []
+        self.patience = Patience(self._leave_out)
         self.paired = False
 
     def write(self, name: str, format_name: str, lines: Sequence[dict[str, Any]], workload: str = "") -> None:
@@ -73,6 +75,16 @@ class DataSet:
         """Of a file, if it is there."""
         path = self.out / name
         return files.read(path)[1] if path.exists() else []
+
+    def left_out(self) -> set[str]:
+        """Kernels that once did not end, alone or beside another: those of this pair take part in nothing more."""
+        path = self.out / LEFT_OUT
+        return set(path.read_text().split()) if path.exists() else set()
+
+    def _leave_out(self, keys: Sequence[str]) -> None:
+        self.out.mkdir(parents=True, exist_ok=True)
+        (self.out / LEFT_OUT).write_text("".join(f"{key}\n" for key in sorted(self.left_out() | set(keys))))
+        self.progress.say(f"{' and '.join(keys)} left out from now on ({self.out / LEFT_OUT}): run again")
 
     def enough(self, seconds: float, what: str) -> bool:
         """Whether there is time for it; if not, it is left for the next run."""
@@ -92,6 +104,8 @@ class DataSet:
 
     def zoo(self, configs: Sequence[zoo.Config]) -> None:
         """Makes the zoo's kernels, and measures each alone, on the whole GPU and on partitions."""
+        left_out = self.left_out()
+        configs = [config for config in configs if kernels.zoo_key(config) not in left_out]
         self.progress.begin(len(configs))
         made = list(kernels.zoo_kernels(self.observer, configs, self.progress.advance))
         known = {line["key"]: line for line in self.records(KERNELS)}
@@ -111,7 +125,7 @@ class DataSet:
             self.progress.step(f"alone on {lane.sms} SMs")
 
     def _alone(self, measured: Sequence[Kernel], lane: Lane) -> None:
-        for refused in kernels.measure_alone(measured, lane):
+        for refused in kernels.measure_alone(measured, lane, self.patience):
             self.progress.say(f"not on {lane.sms} SMs: {refused}")
 
     def _write_zoo(self) -> None:
@@ -159,9 +173,24 @@ class DataSet:
                 self.kernels.append(kernel)
 
     def launchable(self) -> list[Kernel]:
-        """Those that the fewest SMs can run, by being launched there."""
-        self._alone([kernel for kernel in self.kernels if not kernel.is_zoo], self.lanes.part(FEWEST_SMS))
-        return [kernel for kernel in self.kernels if FEWEST_SMS in kernel.isolated]
+        """Those that the fewest SMs can run, and that take again what they took in their workload."""
+        left_out, fewest = self.left_out(), self.lanes.part(FEWEST_SMS)
+        fit = [kernel for kernel in self.kernels if kernel.key not in left_out]
+        ours = [kernel for kernel in fit if not kernel.is_zoo]
+        there = {kernel.key: kernel.isolated.pop(self.sms).median_ns for kernel in ours}
+        for kernel in ours:
+            kernel.isolated.pop(fewest.sms, None)
+        for lane in (self.lanes.full(False, "a"), fewest):
+            self._alone(ours, lane)
+        return [k for k in fit if {self.sms, fewest.sms} <= k.isolated.keys() and self._same(k, there.get(k.key))]
+
+    def _same(self, kernel: Kernel, there_ns: int | None) -> bool:
+        """Whether a kept launch does what it did: its memory, and what other launches left there, may be another's."""
+        again_ns = kernel.isolated[self.sms].median_ns
+        if there_ns is None or abs(again_ns - there_ns) <= APART_NS or 0.5 <= again_ns / there_ns <= 2:
+            return True
+        self.progress.say(f"{kernel.key} takes part in no pair: launched again it takes {again_ns} ns, not {there_ns}")
+        return False
 
     def pair(self) -> None:
         """Pairs in every mode; the three of the whole GPU measure the same pairs."""
@@ -182,7 +211,7 @@ class DataSet:
         rig = self.lanes.rig(mode, CYCLES_PER_NS)
         said = functools.partial(self.progress.advance, mode.title)
         with self.clocks:
-            return list(pairs.measure(rig, mode, chosen, self.sms, said, self.progress.say))
+            return list(pairs.measure(rig, mode, chosen, self.sms, said, self.progress.say, self.patience))
 
     def repeat(self) -> None:
         """Measures some of the pairs again, which an earlier run has measured."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import shlex
-import subprocess
 import sys
 import time
 import zlib
@@ -15,12 +14,15 @@ from typing import Any
 
 import torch
 
+from ..bench.records import source
 from ..errors import MosaicError
 
 VERSION = 1
 GZ = ".gz"
 # Of a data set's folder, beside pairs-*.jsonl.
 KERNELS, PHYSICS, REPEAT, WORKLOADS = "kernels.jsonl", "physics.jsonl", "repeat.jsonl", "workloads"
+# Keys of kernels that never ended.
+LEFT_OUT = "left-out.txt"
 
 
 def command() -> str:
@@ -40,10 +42,8 @@ def provenance(runtime: Any, device: int, clocks: dict[str, list[int]]) -> dict[
         "command": command(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
-    git = ["git", "describe", "--always", "--dirty"]
-    described = subprocess.run(git, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-    if described.returncode == 0:
-        head["source"] = described.stdout.strip()
+    if found := source():
+        head["source"] = found
     return head
 
 

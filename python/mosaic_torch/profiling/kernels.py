@@ -11,6 +11,7 @@ import torch
 from ..errors import MosaicError
 from . import zoo
 from .observe import Launch, Observer
+from .patience import Patience
 from .rig import Lane
 from .spread import Spread
 from .timeline import Timeline
@@ -44,6 +45,11 @@ class Kernel:
     def zoo_name(self) -> str:
         """Its configuration's."""
         return self.key.removeprefix(ZOO)
+
+    @property
+    def origin(self) -> str:
+        """The workload that launches it; of the zoo, the kernel itself."""
+        return self.key if self.is_zoo else self.key.partition(":")[0]
 
     @property
     def kept(self) -> int:
@@ -100,11 +106,6 @@ def longest(launches: Sequence[Launch], timeline: Timeline) -> Launch:
     return launches[place]
 
 
-def clash(a: Launch, b: Launch) -> bool:
-    """Whether they must not run at once: one would clear the counters that the other is counting on."""
-    return any(x < y + y_bytes and y < x + x_bytes for x, x_bytes in a.clears for y, y_bytes in b.clears)
-
-
 def zoo_kernels(observer: Observer, configs: Sequence[zoo.Config], said: Callable[[str], None]) -> Iterator[Kernel]:
     """Builds each configuration, and keeps the launch that stands for it. One that fails is left out, and named."""
     for config in configs:
@@ -138,7 +139,7 @@ def _zoo_kernel(observer: Observer, config: zoo.Config) -> Kernel:
     )
 
 
-def measure_alone(kernels: Sequence[Kernel], lane: Lane) -> list[str]:
+def measure_alone(kernels: Sequence[Kernel], lane: Lane, patience: Patience) -> list[str]:
     """What each takes alone on the lane's SMs; names those that the driver refuses there, which get no time on it."""
     refused = []
     each = WARM_UP + ROUNDS
@@ -153,6 +154,8 @@ def measure_alone(kernels: Sequence[Kernel], lane: Lane) -> list[str]:
             for kernel in batch:
                 for _ in range(each):
                     lane.launch(kernel.kept)
+                patience.enqueued(lane.stream, kernel.key)
+            patience.all_ended()
         spans = [span for span in timeline.spans if span.is_kernel]
         if len(spans) != len(batch) * each:
             raise MosaicError(f"found {len(spans)} kernels in the timeline, expected {len(batch) * each}")

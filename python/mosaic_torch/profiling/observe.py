@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,7 @@ from .._lib import OBSERVED
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch. `occurrence` counts those of its KernelId in the call; `kept` is for `Observer.lib.kept_launch`.
-
-    `clears`: memory that is filled right before it, each a first byte and a number of bytes.
-    """
+    """One launch. `occurrence` counts those of its KernelId in the call; `kept` is for `Observer.lib.kept_launch`."""
 
     kind: str
     kernel_id: str
@@ -32,7 +29,6 @@ class Launch:
     static_smem_bytes: int = 0
     kept: int | None = None
     not_kept: str = ""
-    clears: tuple[tuple[int, int], ...] = ()
     profiled: bool = False
     failed: str = ""
 
@@ -43,8 +39,6 @@ class Launch:
         for name in ("grid", "block", "cluster"):
             if name in known:
                 known[name] = tuple(known[name])
-        if "clears" in known:
-            known["clears"] = tuple(map(tuple, known["clears"]))
         return cls(**known)
 
     @property
@@ -53,19 +47,22 @@ class Launch:
         return self.kind == "kernel"
 
 
-class Holding(TorchDispatchMode):
-    """Holds what operators return: memory that a kept launch reads is given to no other tensor of the call.
+class Apart(TorchDispatchMode):
+    """Gives each operator memory of its own, workspaces included, which later ones never get: kept launches need it.
 
-    A gather whose indices were overwritten would read anywhere. Compiled code makes its own memory, past operators.
+    A gather whose indices were overwritten would read anywhere, and two kernels that count in the same workspace would
+    wait for each other for ever. Compiled code makes its own memory, past operators.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, own_memory: Callable[[], AbstractContextManager[Any]]) -> None:
         super().__init__()
+        self._own_memory = own_memory
         self.held: list[Any] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs the operator."""
-        found = func(*args, **(kwargs or {}))
+        with self._own_memory():
+            found = func(*args, **(kwargs or {}))
         self.held.append(found)
         return found
 
@@ -80,7 +77,7 @@ class Observer:
         self.handle = self.lib.stream_create(device, 0)
         self.lib.stream_set_role(self.handle, self._job)
         self.stream = torch.cuda.ExternalStream(self.handle, device=device)
-        # What kept launches read and write stays theirs as long as these live: a pool for each observation.
+        # What kept launches read and write stays theirs as long as these live.
         self._memory: list[torch.cuda.MemPool] = []
         self._held: list[Any] = []
 
@@ -94,7 +91,7 @@ class Observer:
         self, call: Callable[[], Any], *, keep: bool = False, profile: Iterable[tuple[str, int]] = ()
     ) -> list[Launch]:
         """The launches of one call. `profile`: (KernelId, occurrence) of those that Nsight Compute is to see."""
-        with self._keeping() if keep else nullcontext():
+        with self._apart() if keep else nullcontext():
             self.lib.observe_start(self._job, {"keep": keep, "profile": [list(launch) for launch in profile]})
             try:
                 self.run(call)
@@ -102,11 +99,14 @@ class Observer:
                 lines = self.lib.observe_stop()
         return [Launch.of(line) for line in lines]
 
+    def _apart(self) -> Apart:
+        apart = Apart(self._own_memory)
+        self._held.append(apart.held)
+        return apart
+
     @contextmanager
-    def _keeping(self) -> Iterator[None]:
-        """A pool of its own, and a workspace of cuBLAS in it: its kernels keep counters there, each call the same."""
-        torch._C._cuda_clearCublasWorkspaces()
+    def _own_memory(self) -> Iterator[None]:
+        torch._C._cuda_clearCublasWorkspaces()  # cuBLAS gets a new one, from this pool
         self._memory.append(torch.cuda.MemPool())
-        with torch.cuda.use_mem_pool(self._memory[-1], self.device), Holding() as holding:
-            self._held.append(holding.held)
+        with torch.cuda.use_mem_pool(self._memory[-1], self.device):
             yield

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import MosaicError
-from .kernels import Kernel, clash
+from .kernels import Kernel
 from .observe import Observer
+from .patience import Patience
 from .rig import Lane, Order, Rig, read
 from .timeline import Timeline
 
@@ -57,14 +59,16 @@ CONFINED = (8, 16, 32, 64, 96)
 
 
 def choose(kernels: Sequence[Kernel], sms: int, count: int, seed: int) -> list[tuple[Kernel, Kernel]]:
-    """Ordered pairs, none twice: four fifths of about the same length, the others of any; none that clash."""
+    """Ordered pairs, none twice: four fifths of about the same length, the others of any.
+
+    None is of one zoo kernel, or of one workload: what shares memory in one request never runs at once there.
+    """
     rng = random.Random(seed)
     chosen: dict[tuple[str, str], tuple[Kernel, Kernel]] = {}
-    clearing = [kernel.launch for kernel in kernels if kernel.launch.clears]
-    most = len(kernels) ** 2 - sum(clash(a, b) for a in clearing for b in clearing)
+    most = len(kernels) ** 2 - sum(n**2 for n in Counter(kernel.origin for kernel in kernels).values())
     while len(chosen) < min(count, most):
         a, b = rng.choice(kernels), rng.choice(kernels)
-        if clash(a.launch, b.launch):
+        if a.origin == b.origin:
             continue
         ratio = a.isolated[sms].median_ns / b.isolated[sms].median_ns
         if 1 / NEAR < ratio < NEAR or rng.random() < 0.05 or count > most // 4:
@@ -79,18 +83,23 @@ def measure(
     sms: int,
     advanced: Callable[[int], None],
     said: Callable[[str], None],
+    patience: Patience,
 ) -> Iterator[dict[str, Any]]:
     """Lines of `mosaic-pairs`, in the order of the pairs.
 
     Left out are pairs of which the driver refuses one on its lane, and those that cannot be told apart in a timeline.
     """
+    refused_a = _refused(rig.a, {a.key: a for a, _ in pairs}, patience)
+    refused_b = _refused(rig.b, {b.key: b for _, b in pairs}, patience)
     for at in range(0, len(pairs), BATCH):
         chosen = pairs[at : at + BATCH]
-        batch = [(a, b) for a, b in chosen if not rig.a.refuses(a.kept) and not rig.b.refuses(b.kept)]
+        batch = [(a, b) for a, b in chosen if a.key not in refused_a and b.key not in refused_b]
         with Timeline() as timeline:
             rig.identify()
             for a, b in batch:
                 rig.enqueue(a.kept, b.kept, mode.order(a, b, sms), ROUNDS)
+                patience.enqueued(rig.gate.stream, a.key, b.key)
+            patience.all_ended()
         try:
             found = read(timeline, ROUNDS, len(batch))
         except MosaicError as e:
@@ -106,6 +115,18 @@ def measure(
                 **together.record(),
             }
         advanced(len(chosen))
+
+
+def _refused(lane: Lane, kernels: dict[str, Kernel], patience: Patience) -> set[str]:
+    """Keys of those that the driver refuses on the lane. The others have run there, one by one, and ended."""
+    refused = set()
+    for kernel in kernels.values():
+        if lane.refuses(kernel.kept):
+            refused.add(kernel.key)
+        else:
+            patience.enqueued(lane.stream, kernel.key)
+    patience.all_ended()
+    return refused
 
 
 class Lanes:

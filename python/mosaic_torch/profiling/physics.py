@@ -29,6 +29,7 @@ from . import placement, zoo
 from .kernels import measure_alone, zoo_kernels
 from .observe import Observer
 from .pairs import FULL, Lanes, Mode, measure
+from .patience import Patience
 from .zoo import Prepared
 from .zoo.own import Plan
 
@@ -139,10 +140,11 @@ def _record(observer: Observer, lanes: Lanes, cycles_per_ns: float, case: Case) 
     if len(made) < 2:
         raise MosaicError("; ".join(said))
     a, b = made
-    measure_alone(made, lanes.full(False, "a"))
+    patience = Patience()
+    measure_alone(made, lanes.full(False, "a"), patience)
     said.clear()
     rig = lanes.rig(case.mode, cycles_per_ns)
-    lines = list(measure(rig, case.mode, [(a, b)], lanes.sms, lambda _: None, said.append))
+    lines = list(measure(rig, case.mode, [(a, b)], lanes.sms, lambda _: None, said.append, patience))
     if not lines:
         raise MosaicError("; ".join(said) or "the driver refuses one of the two on its SMs")
     (line,) = lines

@@ -99,13 +99,16 @@ class Rig:
             lane.stream.synchronize()
 
     def enqueue(self, a: int, b: int, order: Order, rounds: int) -> None:
-        """Rounds of: a alone, b alone, both; every second one backwards, so that drift meets all of them alike."""
-        self._wait_for_both()
+        """Rounds of: a alone, b alone, both; every second one backwards, so that drift meets all of them alike.
+
+        They end where the gate's stream is afterwards.
+        """
         self.gate.sleep(HEAD_START_NS * rounds, self._cycles_per_ns)
         for i in range(rounds):
             steps = (lambda: self._release(a, None), lambda: self._release(None, b), lambda: self._release(a, b, order))
             for step in steps if i % 2 == 0 else reversed(steps):
                 step()
+        self._wait_for_both()
 
     def _release(self, a: int | None, b: int | None, order: Order = Order()) -> None:
         gate = self.gate
