@@ -597,3 +597,16 @@ fn an_unknown_prologue_leaves_sections_that_are_admitted_whole() {
         assert_eq!(device::get(0).unwrap().ledger.snapshot(now_ns(), S).hp_active, 0);
     });
 }
+
+/// Fault: under Nsight Compute the hook takes over functions of the tool's that the runtime's launches never reach.
+#[test]
+fn a_library_that_stands_before_the_drivers_is_passed_by() {
+    let double = common::fakecuda_path();
+    let double = double.to_str().expect("a path in UTF-8");
+    alone_on(common::front_dir(), &[("FAKECUDA_BEHIND", double), ("MOSAIC_TEST_DOUBLE", double)], || {
+        let fake = hooked();
+        let be = job("be", Role::Be);
+        section(be, 0, |s| assert_eq!(launch(fake, kernel(fake, "be_5us"), s), 0));
+        assert_eq!(be.counts.kernels.load(Ordering::Relaxed), 1);
+    });
+}

@@ -316,6 +316,7 @@ pub fn load() -> Result<&'static libloading::Library, &'static DriverError> {
     LIB.get_or_init(|| {
         // SAFETY: libcuda's initialisers are those that every CUDA program runs.
         let lib = unsafe { libloading::Library::new("libcuda.so.1") }.map_err(DriverError::Absent)?;
+        let lib = behind(&lib).unwrap_or(lib);
         for &entry in Entry::ALL {
             // SAFETY: only the address is taken here; the signature is given where it is called.
             if let Ok(symbol) = unsafe { lib.get::<*mut ()>(entry.symbol()) } {
@@ -330,6 +331,40 @@ pub fn load() -> Result<&'static libloading::Library, &'static DriverError> {
         Ok(lib)
     })
     .as_ref()
+}
+
+/// The library that another one stands before under its name, as Nsight Compute's does: every launch reaches it, and
+/// those of the CUDA runtime, which asks cuGetProcAddress, reach it alone.
+fn behind(front: &libloading::Library) -> Option<libloading::Library> {
+    type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut Handle, c_int, u64, *mut c_int) -> CuResult;
+    const CUDA_12: c_int = 12000;
+    let (mut inside, mut status) = (std::ptr::null_mut(), 0);
+    // SAFETY: the exported functions of these names; the call needs no cuInit, and writes an address and a number.
+    let outside = unsafe {
+        let get = front.get::<GetProcAddress>("cuGetProcAddress_v2").ok()?;
+        get(c"cuInit".as_ptr(), &mut inside, CUDA_12, 0, &mut status);
+        *front.get::<Handle>("cuInit").ok()?
+    };
+    let path = object_of(inside)?;
+    if object_of(outside)? == path {
+        return None;
+    }
+    // SAFETY: it is loaded already, and has been initialised.
+    unsafe { libloading::Library::new(path) }.ok()
+}
+
+/// The path of the loaded object that holds this address.
+fn object_of(address: Handle) -> Option<std::ffi::OsString> {
+    use std::os::unix::ffi::OsStrExt;
+    let mut found = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: any address may be asked for; an answer fills the record, whose name is a string of the loader's.
+    let name = unsafe {
+        if libc::dladdr(address, found.as_mut_ptr()) == 0 {
+            return None;
+        }
+        std::ffi::CStr::from_ptr(found.assume_init().dli_fname)
+    };
+    Some(std::ffi::OsStr::from_bytes(name.to_bytes()).to_owned())
 }
 
 /// The signature of cuLaunchKernel.

@@ -30,6 +30,12 @@ pub fn odd_fakecuda_dir() -> &'static Path {
     DIR.get_or_init(|| build("fakecuda-odd", Some("odd")))
 }
 
+/// A library that stands before the double under its name; the double's path is `FAKECUDA_BEHIND`.
+pub fn front_dir() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| build("fakecuda-front", Some("front")))
+}
+
 fn build(name: &str, variant: Option<&str>) -> PathBuf {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&out).expect("the target's tmp directory can be written");
