@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from mosaic_torch.bench.budget import Budget, Progress
-from mosaic_torch.profiling import dataset, kernels, patience
+from mosaic_torch.profiling import dataset, files, kernels, patience
 from mosaic_torch.profiling.kernels import Kernel
 from mosaic_torch.profiling.observe import Launch
 from mosaic_torch.profiling.spread import Spread
@@ -42,6 +42,7 @@ def a_data_set(out):
     data = object.__new__(dataset.DataSet)
     data.out, data.progress, data.sms, data.kernels = out, Progress(Budget()), 132, []
     data.patience = patience.Patience(data._leave_out)
+    data.observer, data.clocks = SimpleNamespace(device=0), SimpleNamespace(seen={})
     lane = {"a": SimpleNamespace(sms=132)} | {sms: SimpleNamespace(sms=sms) for sms in dataset.ALONE_SMS}
     data.lanes = SimpleNamespace(full=lambda high, name: lane[name], part=lane.__getitem__)
     return data
@@ -97,3 +98,15 @@ def test_a_kept_launch_that_does_something_else_than_in_its_workload_is_in_no_pa
     said = capsys.readouterr().out
     assert "w:less takes part in no pair: launched again it takes 5000 ns, not 60000" in said
     assert "w:more takes part in no pair" in said
+
+
+def test_a_trial_leaves_the_other_kernels_of_the_file_as_they_were(tmp_path, monkeypatch):
+    """Fault: a run with `--every 12` throws away what the whole run has measured."""
+    monkeypatch.setattr(files, "provenance", lambda *_: {})
+    data = a_data_set(tmp_path)
+    data.kernels = [kernel("zoo:a", sms132=1), kernel("zoo:b", sms132=2)]
+    data._write_zoo()
+    data.kernels = [kernel("zoo:b", sms132=3), kernel("zoo:c", sms132=4), kernel("w:a", sms132=5)]
+    data._write_zoo()
+    written = {line["key"]: line["isolated"][0]["median_ns"] for line in data.records("kernels.jsonl")}
+    assert written == {"zoo:a": 1, "zoo:b": 3, "zoo:c": 4}

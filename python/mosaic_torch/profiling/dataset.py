@@ -129,8 +129,9 @@ class DataSet:
             self.progress.say(f"not on {lane.sms} SMs: {refused}")
 
     def _write_zoo(self) -> None:
-        made = [kernel.record() for kernel in self.kernels if kernel.is_zoo and kernel.isolated]
-        self.write(KERNELS, "mosaic-kernels", made)
+        made = {kernel.key: kernel.record() for kernel in self.kernels if kernel.is_zoo and kernel.isolated}
+        known = {line["key"]: line for line in self.records(KERNELS)}  # a trial makes only some of them
+        self.write(KERNELS, "mosaic-kernels", list((known | made).values()))
 
     def workloads(self, names: Sequence[str], keep: bool) -> None:
         """Measures one request of each; `keep`: their kernels take part in pairs."""
