@@ -598,15 +598,25 @@ fn an_unknown_prologue_leaves_sections_that_are_admitted_whole() {
     });
 }
 
-/// Fault: under Nsight Compute the hook takes over functions of the tool's that the runtime's launches never reach.
+/// Fault: under Nsight Compute the hook takes over functions of the tool's that the runtime's launches never reach; or
+/// sees a launch that comes through them twice, or after the tool.
 #[test]
 fn a_library_that_stands_before_the_drivers_is_passed_by() {
     let double = common::fakecuda_path();
     let double = double.to_str().expect("a path in UTF-8");
     alone_on(common::front_dir(), &[("FAKECUDA_BEHIND", double), ("MOSAIC_TEST_DOUBLE", double)], || {
-        let fake = hooked();
+        // Its name is found first, as under the tool.
+        let front = Fake::open_at(&common::front_dir().join("libcuda.so.1"));
+        let behind = hooked();
         let be = job("be", Role::Be);
-        section(be, 0, |s| assert_eq!(launch(fake, kernel(fake, "be_5us"), s), 0));
-        assert_eq!(be.counts.kernels.load(Ordering::Relaxed), 1);
+        let k = kernel(behind, "be_5us");
+        for (fake, seen) in [(behind, 1), (&front, 2)] {
+            section(be, 0, |s| assert_eq!(launch(fake, k, s), 0));
+            assert_eq!(be.counts.kernels.load(Ordering::Relaxed), seen);
+            behind.advance_ns(MS);
+        }
+        assert_eq!(behind.runs_of("be_5us").len(), 2);
+        // SAFETY: a number of the library's, which only this thread would change.
+        assert_eq!(unsafe { *front.symbol::<*const u64>("front_launches") }, 0);
     });
 }

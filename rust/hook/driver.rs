@@ -316,7 +316,13 @@ pub fn load() -> Result<&'static libloading::Library, &'static DriverError> {
     LIB.get_or_init(|| {
         // SAFETY: libcuda's initialisers are those that every CUDA program runs.
         let lib = unsafe { libloading::Library::new("libcuda.so.1") }.map_err(DriverError::Absent)?;
-        let lib = behind(&lib).unwrap_or(lib);
+        let lib = match behind(&lib) {
+            Some(lib_behind) => {
+                let _ = FRONT.set(lib);
+                lib_behind
+            }
+            None => lib,
+        };
         for &entry in Entry::ALL {
             // SAFETY: only the address is taken here; the signature is given where it is called.
             if let Ok(symbol) = unsafe { lib.get::<*mut ()>(entry.symbol()) } {
@@ -331,6 +337,16 @@ pub fn load() -> Result<&'static libloading::Library, &'static DriverError> {
         Ok(lib)
     })
     .as_ref()
+}
+
+/// What stands before libcuda under its name.
+static FRONT: OnceLock<libloading::Library> = OnceLock::new();
+
+/// The entry point as a library has it that stands before libcuda; null where there is none.
+pub fn front(entry: Entry) -> *const () {
+    // SAFETY: only the address is taken.
+    let symbol = FRONT.get().and_then(|front| unsafe { front.get::<*const ()>(entry.symbol()) }.ok());
+    symbol.map_or(std::ptr::null(), |symbol| *symbol)
 }
 
 /// The library that another one stands before under its name, as Nsight Compute's does: every launch reaches it, and

@@ -207,12 +207,27 @@ fn detour_one(entry: driver::Entry, replacement: *const ()) -> Result<bool, Stri
     if target.is_null() {
         return Ok(false);
     }
-    // Older and newer names can be one function: it is detoured once.
     let publish = |original: *const ()| slot.store(original.cast_mut(), std::sync::atomic::Ordering::Release);
-    // SAFETY: the replacement has the entry point's signature (entry.rs), never unwinds, and neither library is ever
-    // unloaded (`process::stay_loaded`).
-    let done = unsafe { detour::install_with(target, replacement, entry.symbol(), publish) };
-    match done {
+    let done = take_over(entry, target, replacement, publish)?;
+    let front = driver::front(entry);
+    if !front.is_null() {
+        // What comes that way goes on behind it, as the runtime's launches do: else a range for a profiler (observe.rs)
+        // would begin too late, after its own library has seen the launch.
+        take_over(entry, front, replacement, |_| {})?;
+    }
+    Ok(done)
+}
+
+/// False: another name of this function was taken over before. `publish` gets the original.
+fn take_over(
+    entry: driver::Entry,
+    target: *const (),
+    replacement: *const (),
+    publish: impl FnOnce(*const ()),
+) -> Result<bool, String> {
+    // SAFETY: the replacement has the entry point's signature (entry.rs), never unwinds, and no library is ever
+    // unloaded (`process::stay_loaded`; the driver's by us).
+    match unsafe { detour::install_with(target, replacement, entry.symbol(), publish) } {
         Ok(_) => Ok(true),
         Err(e) if matches!(e.reason, detour::Reason::AlreadyInstalled { .. }) => Ok(false),
         Err(e) => Err(e.to_string()),

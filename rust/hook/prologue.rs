@@ -58,7 +58,7 @@ impl fmt::Display for PrologueError {
         let Self::Unknown { offset, bytes } = self;
         write!(f, "unknown instruction at offset {offset} of the first bytes")?;
         bytes.iter().try_for_each(|b| write!(f, " {b:02x}"))?;
-        write!(f, "; expected endbr64, push, mov or xor between registers, or sub rsp")
+        write!(f, "; expected endbr64, push, mov, movd, xor or pxor between registers, or sub rsp")
     }
 }
 
@@ -87,8 +87,11 @@ fn instruction_len(bytes: &[u8]) -> Option<usize> {
         [0x48 | 0x49 | 0x4c | 0x4d, 0x89 | 0x8b, 0xc0..=0xff, ..] => Some(3), // mov r64, r64
         [0x41 | 0x44 | 0x45, 0x89 | 0x8b | 0x31 | 0x33, 0xc0..=0xff, ..] => Some(3), // mov/xor r32, r32
         [0x89 | 0x8b | 0x31 | 0x33, 0xc0..=0xff, ..] => Some(2),              // mov/xor r32, r32
-        [0x48, 0x83, 0xec, _, ..] => Some(4),                                 // sub rsp, imm8
-        [0x48, 0x81, 0xec, _, _, _, _, ..] => Some(7),                        // sub rsp, imm32
+        // movd xmm, r32, and pxor xmm, xmm: how Nsight Compute's entry points begin
+        [0x66, 0x0f, 0x6e | 0xef, 0xc0..=0xff, ..] => Some(4),
+        [0x66, 0x41, 0x0f, 0x6e, 0xc0..=0xff, ..] => Some(5),
+        [0x48, 0x83, 0xec, _, ..] => Some(4),          // sub rsp, imm8
+        [0x48, 0x81, 0xec, _, _, _, _, ..] => Some(7), // sub rsp, imm32
         _ => None,
     }
 }
@@ -172,13 +175,16 @@ mod tests {
     /// Fault: an instruction is cut in two, so that the trampoline runs garbage.
     #[test]
     fn test_whole_instructions_are_moved() {
-        let cases: [(&[u8], usize, &[usize]); 6] = [
+        let cases: [(&[u8], usize, &[usize]); 9] = [
             (&LIBCUDA, 6, &[0, 1, 4]),
             (&[0xf3, 0x0f, 0x1e, 0xfa, 0x55], 5, &[0, 4]),
             (&[0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x81, 0xec, 1, 2, 3, 4], 11, &[0, 4]),
             (&[0x48, 0x81, 0xec, 0, 1, 0, 0], 7, &[0]),
             (&[0x41, 0x57, 0x41, 0x56, 0x53], 5, &[0, 2, 4]),
             (&[0x31, 0xc0, 0x45, 0x31, 0xc9], 5, &[0, 2]),
+            (&[0x41, 0x54, 0x66, 0x0f, 0x6e, 0xc9, 0x66, 0x41, 0x0f, 0x6e, 0xd0], 6, &[0, 2]),
+            (&[0x53, 0x66, 0x41, 0x0f, 0x6e, 0xd0], 6, &[0, 1]),
+            (&[0x55, 0x66, 0x0f, 0xef, 0xc0], 5, &[0, 1]),
         ];
         for (bytes, len, starts) in cases {
             let p = look(bytes).unwrap();
@@ -191,7 +197,7 @@ mod tests {
     /// Fault: something that means another thing at another address (or ends the function) is moved.
     #[test]
     fn test_refused_prologues() {
-        let cases: [(&str, &[u8], usize); 12] = [
+        let cases: [(&str, &[u8], usize); 14] = [
             ("lea rax, [rip+d]", &[0x48, 0x8d, 0x05, 0, 0, 0, 0], 0),
             ("mov rax, [rip+d]", &[0x55, 0x48, 0x8b, 0x05, 0, 0, 0, 0], 1),
             ("call", &[0x55, 0xe8, 0, 0, 0, 0], 1),
@@ -204,6 +210,8 @@ mod tests {
             ("sub rax, imm8", &[0x48, 0x83, 0xe8, 0x08], 0),
             ("mov r64, [r64]", &[0x48, 0x89, 0x07], 0),
             ("xor r64, r64 with an unlisted prefix", &[0x66, 0x31, 0xc0], 0),
+            ("movd xmm, [rip+d]", &[0x66, 0x0f, 0x6e, 0x05, 0, 0, 0, 0], 0),
+            ("pxor xmm, [rip+d]", &[0x66, 0x0f, 0xef, 0x05, 0, 0, 0, 0], 0),
         ];
         for (what, bytes, at) in cases {
             let Err(error) = look(bytes) else { panic!("{what} was accepted") };

@@ -92,16 +92,16 @@ kernel_metrics! {
     mio_throttle_stalls = "smsp__average_warps_issue_stalled_mio_throttle_per_issue_active.ratio" in "inst" One;
     /// Warps that waited for shared memory or special functions (short scoreboard).
     short_scoreboard_stalls = "smsp__average_warps_issue_stalled_short_scoreboard_per_issue_active.ratio" in "inst" One;
-    /// Warps that waited for anything, for each issue.
-    all_stalls = "smsp__average_warps_latency_per_inst_issued.ratio" in "" One;
+    /// Resident warps, for each issue: those that waited for anything, and the one that did not.
+    all_stalls = "smsp__average_warps_active_per_issue_active.ratio" in "" One;
     /// Instructions a cycle.
     ipc = "sm__inst_executed.avg.per_cycle_active" in "inst/cycle" One;
     /// Pipe utilisation, percent of its peak while the SM is active.
     alu_pct = "sm__inst_executed_pipe_alu.avg.pct_of_peak_sustained_active" in "%" One;
     /// FP32.
     fma_pct = "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active" in "%" One;
-    /// FP16.
-    fp16_pct = "sm__inst_executed_pipe_fp16.avg.pct_of_peak_sustained_active" in "%" One;
+    /// FP16, which runs on the pipes of FP32.
+    fp16_pct = "sm__inst_executed_pipe_fma_type_fp16.avg.pct_of_peak_sustained_active" in "%" One;
     /// FP64.
     fp64_pct = "sm__inst_executed_pipe_fp64.avg.pct_of_peak_sustained_active" in "%" One;
     /// Transcendentals and conversions.
@@ -110,10 +110,10 @@ kernel_metrics! {
     lsu_pct = "sm__inst_executed_pipe_lsu.avg.pct_of_peak_sustained_active" in "%" One;
     /// Tensor cores.
     tensor_pct = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active" in "%" One;
-    /// Load and store instructions to shared memory.
-    shared_insts = "smsp__inst_executed_op_shared.sum" in "inst" One;
-    /// To global memory.
-    global_insts = "smsp__inst_executed_op_global.sum" in "inst" One;
+    /// Instructions that load from shared memory.
+    shared_loads = "sm__inst_executed_pipe_lsu_mem_shared_cmd_read.sum" in "inst" One;
+    /// From global and local memory.
+    global_loads = "sm__inst_executed_pipe_lsu_mem_lg_cmd_read.sum" in "inst" One;
     /// Bank conflicts in shared memory.
     bank_conflicts = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum" in "" One;
     /// Warps resident on an SM, on average over its active cycles.
@@ -150,11 +150,11 @@ impl KernelMetrics {
         ratio(self.all_stalls.map(|all| (all - long).max(0.0)), Some(long))
     }
 
-    /// Use of the compute pipes (tensor, FMA, XU) over that of the load-store pipe, times shared over global accesses
-    /// (Table 2). Without accesses of either kind the scale is 1.
+    /// Use of the compute pipes (tensor, FMA, XU) over that of the load-store pipe, times shared over global loads
+    /// (Table 2). Without loads of either kind the scale is 1.
     pub fn compute_to_lsu(&self) -> Option<f64> {
         let compute = self.tensor_pct? + self.fma_pct? + self.xu_pct?;
-        let scale = ratio(self.shared_insts.filter(|n| *n > 0.0), self.global_insts).unwrap_or(1.0);
+        let scale = ratio(self.shared_loads.filter(|n| *n > 0.0), self.global_loads).unwrap_or(1.0);
         ratio(Some(compute * scale), self.lsu_pct)
     }
 }
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(m.stall_ratio(), Some(2.0));
         (m.tensor_pct, m.fma_pct, m.xu_pct, m.lsu_pct) = (Some(30.0), Some(10.0), Some(0.0), Some(20.0));
         assert_eq!(m.compute_to_lsu(), Some(2.0));
-        (m.shared_insts, m.global_insts) = (Some(30.0), Some(10.0));
+        (m.shared_loads, m.global_loads) = (Some(30.0), Some(10.0));
         assert_eq!(m.compute_to_lsu(), Some(6.0));
     }
 
