@@ -98,8 +98,7 @@ def a_timeline(rounds, pair_count):
     at = 1000
     for _ in range(pair_count):
         for i in range(rounds):
-            steps = ["a", "b", "both"] if i % 2 == 0 else ["both", "b", "a"]
-            for step in steps:
+            for step in ("both", "a", "both", "b"):
                 spans.append(Span(SLEEP, 20, at, at + 5))
                 if step == "a":
                     spans.append(Span("A", 21, at + 10, at + 110 + i))
@@ -114,22 +113,22 @@ def a_timeline(rounds, pair_count):
 
 
 def test_the_rig_tells_alone_from_together():
-    """Fault: a round that runs backwards is read forwards; a sleep is read as a kernel."""
+    """Fault: a kernel alone is taken for one beside another; a sleep is read as a kernel."""
     found = rig.read(a_timeline(3, 2), 3, 2)
     assert len(found) == 2
     for together in found:
         assert together.a_alone_ns == [100, 101, 102]
         assert together.b_alone_ns == [40, 41, 42]
-        assert (together.a_ns, together.b_ns) == ([150] * 3, [70] * 3)
-        assert (together.lead_ns, together.overlap_ns) == ([30] * 3, [70] * 3)
-    assert found[0].record()["a_ns"] == {"median_ns": 150, "p10_ns": 150, "p90_ns": 150, "n": 3}
+        assert (together.a_ns, together.b_ns) == ([150] * 6, [70] * 6)
+        assert (together.lead_ns, together.overlap_ns) == ([30] * 6, [70] * 6)
+    assert found[0].record()["a_ns"] == {"median_ns": 150, "p10_ns": 150, "p90_ns": 150, "n": 6}
 
 
 def test_a_timeline_that_lacks_a_kernel_is_refused():
     """Fault: durations of one pair taken for another's after a record was lost."""
     timeline = a_timeline(3, 2)
     timeline.spans = [span for span in timeline.spans if span.name != "B"][:-1]
-    with pytest.raises(MosaicError, match="found 12 and 0 kernels"):
+    with pytest.raises(MosaicError, match="found 18 and 0 kernels"):
         rig.read(timeline, 3, 2)
     with pytest.raises(MosaicError, match="found 0 sleeps"):
         rig.read(timeline_of([]), 3, 2)

@@ -20,7 +20,9 @@ from .timeline import Span, Timeline
 # The gate stays closed for so long: a release must find both kernels enqueued.
 GATE_NS = 8_000
 # At the start of a pair, for each of its rounds: what the host, while it is traced, needs to enqueue one.
-HEAD_START_NS = 200_000
+HEAD_START_NS = 270_000
+# Launches of each kernel in a round.
+A_ROUND = 3
 
 
 class Lane:
@@ -99,15 +101,17 @@ class Rig:
             lane.stream.synchronize()
 
     def enqueue(self, a: int, b: int, order: Order, rounds: int) -> None:
-        """Rounds of: a alone, b alone, both; every second one backwards, so that drift meets all of them alike.
+        """Rounds of: both, a alone, both, b alone. They end where the gate's stream is afterwards.
 
-        They end where the gate's stream is afterwards.
+        Each kernel alone comes right after both: caches hold what they hold in the life that the two share, and the
+        same in every round. Right after itself it could be twice as fast.
         """
         self.gate.sleep(HEAD_START_NS * rounds, self._cycles_per_ns)
-        for i in range(rounds):
-            steps = (lambda: self._release(a, None), lambda: self._release(None, b), lambda: self._release(a, b, order))
-            for step in steps if i % 2 == 0 else reversed(steps):
-                step()
+        for _ in range(rounds):
+            self._release(a, b, order)
+            self._release(a, None)
+            self._release(a, b, order)
+            self._release(None, b)
         self._wait_for_both()
 
     def _release(self, a: int | None, b: int | None, order: Order = Order()) -> None:
@@ -143,23 +147,23 @@ def read(timeline: Timeline, rounds: int, pairs: int) -> list[Together]:
         raise MosaicError(f"found {len(sleeps)} sleeps in the timeline, expected those of gate, a and b at its start")
     lanes = timeline.by_stream()
     a, b = (lanes.get(sleep.stream, []) for sleep in sleeps[1:3])
-    expected = 2 * rounds * pairs
+    expected = A_ROUND * rounds * pairs
     if (len(a), len(b)) != (expected, expected):
         raise MosaicError(f"found {len(a)} and {len(b)} kernels in the timeline, expected {expected} on each stream")
-    per_pair = 2 * rounds
-    return [_together(a[at : at + per_pair], b[at : at + per_pair], rounds) for at in range(0, len(a), per_pair)]
+    per_pair = A_ROUND * rounds
+    return [_together(a[at : at + per_pair], b[at : at + per_pair]) for at in range(0, len(a), per_pair)]
 
 
-def _together(a: Sequence[Span], b: Sequence[Span], rounds: int) -> Together:
+def _together(a: Sequence[Span], b: Sequence[Span]) -> Together:
     found = Together([], [], [], [], [], [])
-    for i in range(rounds):
-        # Alone first, then together; backwards in every second round.
-        alone, both = (2 * i, 2 * i + 1) if i % 2 == 0 else (2 * i + 1, 2 * i)
-        found.a_alone_ns.append(a[alone].duration_ns)
-        found.b_alone_ns.append(b[alone].duration_ns)
-        x, y = a[both], b[both]
-        found.a_ns.append(x.duration_ns)
-        found.b_ns.append(y.duration_ns)
-        found.lead_ns.append(y.start_ns - x.start_ns)
-        found.overlap_ns.append(max(0, min(x.end_ns, y.end_ns) - max(x.start_ns, y.start_ns)))
+    for at in range(0, len(a), A_ROUND):
+        both, a_alone, both_again = a[at : at + A_ROUND]
+        b_both, b_both_again, b_alone = b[at : at + A_ROUND]
+        found.a_alone_ns.append(a_alone.duration_ns)
+        found.b_alone_ns.append(b_alone.duration_ns)
+        for x, y in ((both, b_both), (both_again, b_both_again)):
+            found.a_ns.append(x.duration_ns)
+            found.b_ns.append(y.duration_ns)
+            found.lead_ns.append(y.start_ns - x.start_ns)
+            found.overlap_ns.append(max(0, min(x.end_ns, y.end_ns) - max(x.start_ns, y.start_ns)))
     return found
