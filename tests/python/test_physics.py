@@ -351,6 +351,22 @@ def test_data_or_matplotlib_that_is_missing_is_named(tmp_path, monkeypatch):
 # The data set of the H200
 
 
+# What the H200 does not do as it was expected to, before it was measured; physics.md has the numbers.
+MISSED = {
+    "hbm": "just over the peak two kernels move less together than one alone: 0.77 of the peak where they ask for 1.2",
+    "hbm-latency": "the longer wait for each load shows before the peak is reached",
+    "fp32": "two of eight chains end at 1.87: alone each has 0.93 of the pipe's rate",
+    "fp64": "the kernel that came first keeps the pipe: it takes 1.03, the other 1.96",
+    "fdtd": "slowest beside as much writing as reading, not beside reading",
+}
+
+
+def missed(name):
+    """A name that is expected to fail; it has to."""
+    reason = MISSED.get(name)
+    return pytest.param(name, marks=pytest.mark.xfail(reason=reason, strict=True)) if reason else name
+
+
 def test_recorded_spins_run_side_by_side_up_to_132_blocks(recorded):
     """Two of 132 blocks: 1.00 +- 0.03; two of 264: 2.00 +- 0.03."""
     at = dict(recorded["blocks"].series["found"])
@@ -358,6 +374,7 @@ def test_recorded_spins_run_side_by_side_up_to_132_blocks(recorded):
     assert at[264] == pytest.approx(2.0, abs=0.03)
 
 
+@pytest.mark.xfail(reason=MISSED["hbm"], strict=True)
 def test_recorded_copies_share_the_memory(recorded):
     """s = max(1, sum of demands / peak)."""
     for who in "AB":
@@ -365,7 +382,7 @@ def test_recorded_copies_share_the_memory(recorded):
             assert s == pytest.approx(max(1, demand), rel=0.15), f"{who} at {demand}"
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+@pytest.mark.parametrize("dtype", [*map(missed, ["fp32", "fp64"])])
 def test_recorded_chains_go_from_free_to_serialised(recorded, dtype):
     for who in "AB":
         at = dict(recorded[dtype].series[who])
@@ -380,7 +397,7 @@ NAMES = (
 )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*map(missed, NAMES)])
 def test_recorded_findings_hold(recorded, name):
     """Capacity cliffs, placement, release, priority, partitions and Figure 3: every check of each."""
     assert [dataclasses.astuple(check) for check in recorded[name].checks if not check.holds] == []

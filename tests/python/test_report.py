@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import ideal_gpu
 from mosaic_torch.profiling import files, report
 
 
@@ -80,3 +81,15 @@ def test_the_record_is_what_is_printed(folder, tmp_path, capsys):
     assert not list((tmp_path / "record").glob("*-repeatability.csv"))
     head = json.loads((folder / "kernels.jsonl").read_text().splitlines()[0])
     assert f"gpu: {head['gpu']}" in text.read_text()
+
+
+def test_every_point_of_an_experiment_is_in_the_record(tmp_path):
+    """Fault: the expected values are recorded as measured ones, or a finding that does not hold as one that does."""
+    assert report.physics(tmp_path) == []
+    files.write(tmp_path / "physics.jsonl", "mosaic-physics", {}, ideal_gpu.lines())
+    rows = {(row.case, row.variant): row for row in report.physics(tmp_path)}
+    assert all(row.value for (_, variant), row in rows.items() if variant == "all checks")
+    spins = rows["blocks", "found at 264"]
+    assert (spins.metric, spins.unit) == ("ratio", "both, over one alone")
+    assert spins.value == pytest.approx(2, abs=0.01)
+    assert not any(variant.startswith("expected") for _, variant in rows)

@@ -1,6 +1,6 @@
 """What a data set holds, and how well it repeats: `python -m mosaic_torch.profiling.report FOLDER`.
 
-Prints it, and with `--record FOLDER` writes the records `dataset` and `repeatability`.
+Prints it, and with `--record FOLDER` writes the records `dataset`, `repeatability` and `physics`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 from ..bench.records import Record, Row, provenance
 from ..errors import MosaicError
 from . import files
-from .files import KERNELS, REPEAT, WORKLOADS
+from .files import KERNELS, PHYSICS, REPEAT, WORKLOADS
+from .findings import EXPECTED, findings
 
 # A pair repeats if each of its four medians does: within so much of the first one, or of so many nanoseconds where the
 # kernel is short.
@@ -71,6 +72,21 @@ def repeats(folder: Path) -> list[Row]:
         for mode in MODES:
             out += _distribution(f"{variant}, {mode}", [both for both in chosen if both[1]["mode"] == mode])
     return [Row("repeatability", folder.name, *row) for row in out]
+
+
+def physics(folder: Path) -> list[Row]:
+    """The record `physics`: every point of every finding, and whether it is as expected."""
+    lines = _lines(folder / PHYSICS)
+    out = []
+    for finding in findings(lines) if lines else ():
+        out.append(Row("physics", finding.name, "all checks", "holds", finding.holds, "bool", len(finding.checks)))
+        out += [
+            Row("physics", finding.name, f"{name} at {x:g}", "ratio", y, finding.y, 1)
+            for name, points in finding.series.items()
+            if name != EXPECTED
+            for x, y in points
+        ]
+    return out
 
 
 def _distribution(
@@ -137,8 +153,11 @@ def main(arguments: list[str] | None = None) -> int:
         raise MosaicError(f"{options.folder} has no {KERNELS}: give the folder of a data set, as profiles/h200")
     head = files.read(options.folder / KERNELS)[0]
     facts = {name: head[name] for name in ("gpu", "driver", "cuda", "torch", "sm_clock_mhz") if name in head}
-    for topic, found in (("dataset", rows(options.folder)), ("repeatability", repeats(options.folder))):
-        text = "\n".join(f"{row.variant:30} {row.metric:30} {row.value:12.6g} {row.unit:9} {row.n}" for row in found)
+    for topic, of in (("dataset", rows), ("repeatability", repeats), ("physics", physics)):
+        found = of(options.folder)
+        text = "\n".join(
+            f"{row.case:16} {row.variant:30} {row.metric:30} {row.value:12.6g} {row.unit:9} {row.n}" for row in found
+        )
         if topic == "dataset":
             text += "".join(f"\nno counters: {name}" for name in unjoined(options.folder))
         print(text)
