@@ -239,7 +239,7 @@ class DataSet:
         self.progress.begin(len(missing))
         for at in range(0, len(missing), COUNTED_AT_ONCE):
             batch = {kernel.key: kernel for kernel in missing[at : at + COUNTED_AT_ONCE]}
-            if not self.enough(70, f"counters of {len(missing) - at} kernels"):
+            if not self.enough(40, f"counters of {len(missing) - at} kernels"):
                 return
             plan = {kernel.zoo_name: [kernel.launch.kernel_id, kernel.launch.occurrence] for kernel in batch.values()}
             with tempfile.TemporaryDirectory(prefix="mosaic-plan-") as folder, self.clocks:
@@ -262,7 +262,7 @@ class DataSet:
             if borrow(lines, self._counted()):
                 files.write(path, "mosaic-workload", head, lines)
             missing = len(profiler.plan_of(lines))
-            if missing and self.enough(60 + missing, f"counters of {missing} kernels of {name}"):
+            if missing and self.enough(30 + 0.3 * missing, f"counters of {missing} kernels of {name}"):
                 program = ["-m", "mosaic_torch.profiling.jobs", name]
                 with self.going_on(f"counters of {name}"):
                     profiler.add_counters([path], runtime.lib, lambda _, program=program: program, self.progress)
