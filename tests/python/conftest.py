@@ -1,9 +1,14 @@
 """Fixtures, and the rule for tests that need a GPU: they are skipped loudly where there is none."""
 
+import signal
+
 import pytest
 import torch
 
 from fakes import world
+
+# A runner in the background is started with interrupts ignored, and so would be the programs that are interrupted here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
