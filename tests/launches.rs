@@ -599,7 +599,7 @@ fn an_unknown_prologue_leaves_sections_that_are_admitted_whole() {
 }
 
 /// Fault: under Nsight Compute the hook takes over functions of the tool's that the runtime's launches never reach; or
-/// sees a launch that comes through them twice, or after the tool.
+/// sees a launch that comes through them twice, or after the tool; or gives all up for one that it cannot take over.
 #[test]
 fn a_library_that_stands_before_the_drivers_is_passed_by() {
     let double = common::fakecuda_path();
@@ -607,7 +607,11 @@ fn a_library_that_stands_before_the_drivers_is_passed_by() {
     alone_on(common::front_dir(), &[("FAKECUDA_BEHIND", double), ("MOSAIC_TEST_DOUBLE", double)], || {
         // Its name is found first, as under the tool.
         let front = Fake::open_at(&common::front_dir().join("libcuda.so.1"));
-        let behind = hooked();
+        let behind = fake();
+        let mechanism = mosaic::hook::install().unwrap();
+        let Mechanism::Detour { missing, .. } = &mechanism else { panic!("{mechanism:?}") };
+        let [missing] = &missing[..] else { panic!("{missing:?}") };
+        assert!(missing.contains("cuLaunchCooperativeKernel") && missing.contains("before libcuda"), "{missing}");
         let be = job("be", Role::Be);
         let k = kernel(behind, "be_5us");
         for (fake, seen) in [(behind, 1), (&front, 2)] {

@@ -197,6 +197,7 @@ fn install_detours() -> Result<Mechanism, (String, bool)> {
             Err(why) => missing.push(why),
         }
     }
+    detour_front(&mut missing);
     Ok(Mechanism::Detour { entry_points, missing })
 }
 
@@ -208,14 +209,21 @@ fn detour_one(entry: driver::Entry, replacement: *const ()) -> Result<bool, Stri
         return Ok(false);
     }
     let publish = |original: *const ()| slot.store(original.cast_mut(), std::sync::atomic::Ordering::Release);
-    let done = take_over(entry, target, replacement, publish)?;
-    let front = driver::front(entry);
-    if !front.is_null() {
-        // What comes that way goes on behind it, as the runtime's launches do: else a range for a profiler (observe.rs)
-        // would begin too late, after its own library has seen the launch.
-        take_over(entry, front, replacement, |_| {})?;
+    take_over(entry, target, replacement, publish)
+}
+
+/// Launches that come through a library that stands before libcuda go on behind it, as the runtime's do: else a range for
+/// a profiler (observe.rs) would begin too late, after its library has seen the launch. They are seen either way.
+fn detour_front(missing: &mut Vec<String>) {
+    for (entry, replacement) in entry::LAUNCHES {
+        let front = driver::front(*entry);
+        if front.is_null() {
+            continue;
+        }
+        if let Err(why) = take_over(*entry, front, *replacement, |_| {}) {
+            missing.push(format!("{why} (in a library that stands before libcuda)"));
+        }
     }
-    Ok(done)
 }
 
 /// False: another name of this function was taken over before. `publish` gets the original.

@@ -7,14 +7,17 @@
 
 /* Launches that came this way. */
 EXPORT uint64_t front_launches;
-__attribute__((used)) static void* launch;
+__attribute__((used)) static void *launch, *cooperative;
 
 static void* behind(const char* name) {
   void* library = dlopen(getenv("FAKECUDA_BEHIND"), RTLD_NOW);
   return library ? dlsym(library, name) : NULL;
 }
 
-__attribute__((constructor)) static void find(void) { launch = behind("cuLaunchKernel"); }
+__attribute__((constructor)) static void find(void) {
+  launch = behind("cuLaunchKernel");
+  cooperative = behind("cuLaunchCooperativeKernel");
+}
 
 EXPORT int cuInit(unsigned flags) { return ((int (*)(unsigned))behind("cuInit"))(flags); }
 
@@ -35,4 +38,10 @@ __asm__(
     "  mov front_launches@GOTPCREL(%rip), %rax\n"
     "  lock incq (%rax)\n"
     "  jmp *launch(%rip)\n"
-    ".size cuLaunchKernel, .-cuLaunchKernel\n");
+    ".size cuLaunchKernel, .-cuLaunchKernel\n"
+    /* Begins as nothing that may be moved does. */
+    ".globl cuLaunchCooperativeKernel\n.type cuLaunchCooperativeKernel, @function\n.p2align 4\n"
+    "cuLaunchCooperativeKernel:\n"
+    "  nopl 0x12345678(%rax)\n"
+    "  jmp *cooperative(%rip)\n"
+    ".size cuLaunchCooperativeKernel, .-cuLaunchCooperativeKernel\n");

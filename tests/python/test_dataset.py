@@ -70,6 +70,17 @@ def test_a_kernel_that_never_ends_is_named_and_measured_no_more(tmp_path):
     assert a_data_set(tmp_path).left_out() == {"one", "other"}
 
 
+def test_a_kernel_that_never_ends_is_left_also_where_nothing_can_be_written(tmp_path):
+    """Fault: the error on the way out waits for the GPU, and so for ever."""
+    (tmp_path / "file").write_text("")
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import test_dataset; test_dataset.stuck(sys.argv[2])"
+    run = [sys.executable, "-c", program, str(Path(__file__).parent), str(tmp_path / "file")]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "mosaic: one beside other did not end within" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def kernel(key, **isolated_ns):
     """`sms8=…`: its time on so many SMs."""
     isolated = {int(sms.removeprefix("sms")): Spread(ns, ns, ns, 7) for sms, ns in isolated_ns.items()}

@@ -98,7 +98,7 @@ def test_kernels_of_a_pair_have_memory_of_their_own(monkeypatch):
     monkeypatch.setattr(physics, "measure", measure)
     lanes = SimpleNamespace(full=lambda high, name: None, rig=lambda mode, cycles: None, sms=132)
     case = next(case for case in physics.cases() if case.experiment == "l2")
-    line = physics._record(None, lanes, 1.9, case)
+    line = physics._record(None, lanes, 1.9, case, None)
     assert len(built) == 2
     ((a, b),) = measured
     assert a is not b
@@ -348,6 +348,13 @@ def test_data_or_matplotlib_that_is_missing_is_named(tmp_path, monkeypatch):
         plots.plot(Finding("n", "t", "", "x", "y", {}, []), tmp_path / "n.svg")
 
 
+def test_a_file_without_an_experiment_is_named():
+    """Fault: a KeyError, since a case of the experiment was left out."""
+    lines = [line for line in ideal_gpu.lines() if line["experiment"] != "hbm"]
+    with pytest.raises(MosaicError, match=r"physics.jsonl lacks a part of an experiment \(KeyError\('hbm'\)\)"):
+        findings(lines)
+
+
 # The data set of the H200
 
 
@@ -364,7 +371,11 @@ MISSED = {
 def missed(name):
     """A name that is expected to fail; it has to."""
     reason = MISSED.get(name)
-    return pytest.param(name, marks=pytest.mark.xfail(reason=reason, strict=True)) if reason else name
+    return (
+        pytest.param(name, marks=pytest.mark.xfail(reason=reason, raises=AssertionError, strict=True))
+        if reason
+        else name
+    )
 
 
 def test_recorded_spins_run_side_by_side_up_to_132_blocks(recorded):
@@ -374,7 +385,7 @@ def test_recorded_spins_run_side_by_side_up_to_132_blocks(recorded):
     assert at[264] == pytest.approx(2.0, abs=0.03)
 
 
-@pytest.mark.xfail(reason=MISSED["hbm"], strict=True)
+@pytest.mark.xfail(reason=MISSED["hbm"], raises=AssertionError, strict=True)
 def test_recorded_copies_share_the_memory(recorded):
     """s = max(1, sum of demands / peak)."""
     for who in "AB":

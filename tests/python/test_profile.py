@@ -2,6 +2,7 @@
 
 import argparse
 import gzip
+import itertools
 import json
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from fakes import FakeGpu, FakeLibrary
 from mosaic_torch.errors import MosaicError, UsageError
 from mosaic_torch.profiling import clocks, command, counters, dataset, files, kernels, pairs, profiler, rig, workload
 from mosaic_torch.profiling.kernels import Kernel, longest, measure_alone, zoo_kernels
-from mosaic_torch.profiling.observe import Apart, Launch
+from mosaic_torch.profiling.observe import Apart, Launch, Observer
 from mosaic_torch.profiling.spread import Spread
 from mosaic_torch.profiling.timeline import Span, Timeline, after_prelude, spans_of
 
@@ -227,6 +228,30 @@ def test_what_a_kept_launch_touches_is_given_to_nobody():
     operators = len(entered) // 2
     assert operators >= 16
     assert entered == ["in", "out"] * operators  # each of them by itself
+
+
+def test_an_operator_has_a_pool_and_a_workspace_of_its_own(monkeypatch):
+    """Fault: the workspace of cuBLAS, and the counters in it, are those of the operator before."""
+    done = []
+
+    @contextmanager
+    def use(pool, device):
+        done.append(("in", pool, device))
+        yield
+        done.append(("out", pool, device))
+
+    pools = itertools.count()
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: done.append("clear"), raising=False)
+    monkeypatch.setattr(torch.cuda, "MemPool", lambda: next(pools))
+    monkeypatch.setattr(torch.cuda, "use_mem_pool", use)
+    observer = object.__new__(Observer)
+    observer.device, observer._memory, observer._held = 3, [], []
+    with observer._apart():
+        torch.ones(1).view(1)
+    operators = len(observer._held[0])
+    assert operators >= 2
+    assert observer._memory == list(range(operators))
+    assert done == [step for pool in observer._memory for step in ("clear", ("in", pool, 3), ("out", pool, 3))]
 
 
 def test_pairs_that_are_not_in_the_timeline_are_named(monkeypatch):
@@ -552,8 +577,8 @@ def run_profile(*arguments):
     ("script", "says"),
     [
         (None, "found no file .*serve.py, expected a Python script"),
-        ("print('hello')", r"ended \(exit status 0\) without a profile"),
-        ("import x_y_z", r"ended \(exit status 1\) without a profile"),
+        ("print('hello')", "ended without a profile: it has to call"),
+        ("import x_y_z", r"failed \(exit status 1, see above\)"),
     ],
 )
 def test_a_script_without_a_model_is_named(monkeypatch, tmp_path, script, says):
@@ -580,6 +605,31 @@ def test_a_script_finds_its_profile_and_no_role(monkeypatch, tmp_path):
         "files.write(pathlib.Path(sys.argv[1]) / 'm.profile.jsonl', 'mosaic-workload', head, [])\n"
     )
     assert run_profile("--out", tmp_path, "--no-counters", path, tmp_path, "two words", "$x") == 0
+
+
+def test_a_script_that_fails_half_way_is_no_success(monkeypatch, tmp_path, capsys):
+    """Fault: a model that the script never came to is missing, and nothing says so."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    path = tmp_path / "serve.py"
+    path.write_text(
+        "import pathlib, sys\n"
+        "from mosaic_torch.profiling import files\n"
+        "head = {'command': files.command()}\n"
+        "files.write(pathlib.Path(sys.argv[1]) / 'm.profile.jsonl', 'mosaic-workload', head, [])\n"
+        "sys.exit(3)\n"
+    )
+    assert run_profile("--out", tmp_path, "--no-counters", path, tmp_path) == 1
+    assert "serve.py failed (exit status 3, see above)" in capsys.readouterr().err
+
+
+def test_two_models_of_one_name_are_refused(tmp_path):
+    """Fault: the second one's profile takes the place of the first one's."""
+    path = tmp_path / "serve.py"
+    path.write_text("import mosaic_torch, torch\nfor i in range(2): mosaic_torch.hp(torch.nn.Linear(1, 1))\n")
+    run = [sys.executable, "-m", "mosaic_torch.profiling.script", str(path)]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    says = "mosaic: found two models named Linear, expected a name for each: hp(model, name=...)\n"
+    assert (done.returncode, done.stderr) == (1, says)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from ..bench.device import record_folder
 from ..errors import DeviceError, MosaicError, UsageError
 from . import counters, files, jobs, kernels, pairs, physics, profiler, zoo
 from .clocks import Clocks
+from .command import number
 from .files import KERNELS, LEFT_OUT, PHYSICS, REPEAT, WORKLOADS
 from .kernels import Kernel
 from .observe import Observer
@@ -279,7 +280,9 @@ class DataSet:
         self.progress.begin(sum(1 for _ in physics.cases()))
         with self.going_on(PHYSICS):
             with self.clocks:
-                lines = list(physics.run(self.observer, self.lanes, CYCLES_PER_NS, self.progress.advance))
+                said, left_out = self.progress.advance, self.left_out()
+                run = physics.run(self.observer, self.lanes, CYCLES_PER_NS, said, self.patience, left_out)
+                lines = list(run)
             self.write(PHYSICS, "mosaic-physics", lines)
 
 
@@ -319,7 +322,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="folder; profiles/<gpu> if not given")
     parser.add_argument("--steps", default=",".join(STEPS), help="of %(default)s")
     parser.add_argument("--max-seconds", type=float, help="stop in time; run again to go on")
-    parser.add_argument("--every", type=int, default=1, help="take only each n-th zoo configuration (a trial)")
+    parser.add_argument("--every", type=number, default=1, help="take only each n-th zoo configuration (a trial)")
     parser.add_argument("--pairs", type=float, default=1.0, help="take only this part of the pairs (a trial)")
     parser.add_argument("--workloads", default=",".join(jobs.NAMES), help="of %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of pairs")
@@ -333,6 +336,7 @@ def main(arguments: list[str] | None = None) -> int:
     configure(policy="none")
     jobs.use_tf32()
     out = options.out or Path("profiles") / record_folder(torch.cuda.get_device_name())
+    files.require_writable(out / KERNELS)
     data = DataSet(out, Budget(options.max_seconds), options.pairs, options.seed)
     pairing = not {"pair", "repeat"}.isdisjoint(steps)
     if "physics" in steps:
@@ -357,6 +361,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _chosen(what: str, text: str, known: Sequence[str]) -> list[str]:
     chosen = [word for word in text.split(",") if word]
+    if not chosen:
+        raise UsageError(f"found no {what}, expected some of {', '.join(known)}")
     for word in chosen:
         if word not in known:
             raise UsageError(f"found the {what} {word!r}, expected some of {', '.join(known)}")

@@ -70,7 +70,7 @@ def require_writable(path: Path) -> None:
         part.touch()
         part.unlink()
     except OSError as e:
-        raise _unwritable(path, e) from e
+        raise _unwritable(path.parent, e) from e
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

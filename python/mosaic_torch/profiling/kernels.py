@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,17 +139,24 @@ def _zoo_kernel(observer: Observer, config: zoo.Config) -> Kernel:
     )
 
 
+def refused(lane: Lane, kernels: Iterable[Kernel], patience: Patience) -> dict[str, str]:
+    """Launches each once, by itself: the driver's words on those that it refuses, by their keys."""
+    found = {}
+    for kernel in kernels:
+        if why := lane.refuses(kernel.kept):
+            found[kernel.key] = why
+        else:
+            patience.enqueued(lane.stream, kernel.key)
+            patience.all_ended()
+    return found
+
+
 def measure_alone(kernels: Sequence[Kernel], lane: Lane, patience: Patience) -> list[str]:
     """What each takes alone on the lane's SMs; names those that the driver refuses there, which get no time on it."""
-    refused = []
+    why = refused(lane, kernels, patience)
     each = WARM_UP + ROUNDS
     for at in range(0, len(kernels), BATCH):
-        batch = []
-        for kernel in kernels[at : at + BATCH]:
-            if why := lane.refuses(kernel.kept):
-                refused.append(f"{kernel.key}: {why}")
-            else:
-                batch.append(kernel)
+        batch = [kernel for kernel in kernels[at : at + BATCH] if kernel.key not in why]
         with Timeline() as timeline:
             for kernel in batch:
                 for _ in range(each):
@@ -162,4 +169,4 @@ def measure_alone(kernels: Sequence[Kernel], lane: Lane, patience: Patience) -> 
         for i, kernel in enumerate(batch):
             samples = [span.duration_ns for span in spans[i * each + WARM_UP : (i + 1) * each]]
             kernel.isolated[lane.sms] = Spread.of(samples)
-    return refused
+    return [f"{key}: {words}" for key, words in why.items()]

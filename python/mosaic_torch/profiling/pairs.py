@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import MosaicError
-from .kernels import Kernel
+from .kernels import Kernel, refused
 from .observe import Observer
 from .patience import Patience
 from .rig import Lane, Order, Rig, read
@@ -89,8 +89,8 @@ def measure(
 
     Left out are pairs of which the driver refuses one on its lane, and those that cannot be told apart in a timeline.
     """
-    refused_a = _refused(rig.a, {a.key: a for a, _ in pairs}, patience)
-    refused_b = _refused(rig.b, {b.key: b for _, b in pairs}, patience)
+    refused_a = refused(rig.a, {a.key: a for a, _ in pairs}.values(), patience)
+    refused_b = refused(rig.b, {b.key: b for _, b in pairs}.values(), patience)
     for at in range(0, len(pairs), BATCH):
         chosen = pairs[at : at + BATCH]
         batch = [(a, b) for a, b in chosen if a.key not in refused_a and b.key not in refused_b]
@@ -115,18 +115,6 @@ def measure(
                 **together.record(),
             }
         advanced(len(chosen))
-
-
-def _refused(lane: Lane, kernels: dict[str, Kernel], patience: Patience) -> set[str]:
-    """Keys of those that the driver refuses on the lane. The others have run there, one by one, and ended."""
-    refused = set()
-    for kernel in kernels.values():
-        if lane.refuses(kernel.kept):
-            refused.add(kernel.key)
-        else:
-            patience.enqueued(lane.stream, kernel.key)
-    patience.all_ended()
-    return refused
 
 
 class Lanes:

@@ -42,10 +42,12 @@ class Patience:
         deadline = time.monotonic() + LIMIT_S
         while not mark.query():
             if time.monotonic() > deadline:
-                self._stuck(keys)
-                said = f"mosaic: {' beside '.join(keys)} did not end within {LIMIT_S:.0f} s: the process is left"
-                print(said, file=sys.stderr, flush=True)
-                sys.stdout.flush()
-                # Whatever else it asks of the GPU, its own orderly end included, would wait too.
-                os._exit(1)
+                try:
+                    what = f"mosaic: {' beside '.join(keys)} did not end within {LIMIT_S:.0f} s: stopped here"
+                    print(what, file=sys.stderr, flush=True)
+                    self._stuck(keys)
+                    sys.stdout.flush()
+                finally:
+                    # Whatever else is asked of the GPU, this process's own orderly end included, would wait too.
+                    os._exit(1)
             time.sleep(POLL_S)

@@ -18,7 +18,7 @@ kernel runs from 30 us to a few ms, so that the 2 us by which B is later hardly 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ import torch
 
 from ..errors import MosaicError
 from . import placement, zoo
-from .kernels import measure_alone, zoo_kernels
+from .kernels import measure_alone, zoo_kernels, zoo_key
 from .observe import Observer
 from .pairs import FULL, Lanes, Mode, measure
 from .patience import Patience
@@ -101,17 +101,25 @@ def cases() -> Iterator[Case | placement.Case]:
 
 
 def run(
-    observer: Observer, lanes: Lanes, cycles_per_ns: float, said: Callable[[str], None]
+    observer: Observer,
+    lanes: Lanes,
+    cycles_per_ns: float,
+    said: Callable[[str], None],
+    patience: Patience,
+    left_out: Collection[str] = (),
 ) -> Iterator[dict[str, Any]]:
     """Lines of `physics.jsonl`."""
     yield _gpu(observer)
     for case in cases():
         what = f"{case.experiment} {case.x}"
+        if any(config and zoo_key(config) in left_out for config in (case.a, case.b)):
+            said(f"{what} is left out: it did not end once")
+            continue
         try:
             if isinstance(case, placement.Case):
                 line = placement.record(observer, lanes, case)
             else:
-                line = _record(observer, lanes, cycles_per_ns, case)
+                line = _record(observer, lanes, cycles_per_ns, case, patience)
         except MosaicError as e:
             said(f"{what} is left out: {e}")
             continue
@@ -133,14 +141,13 @@ def _gpu(observer: Observer) -> dict[str, Any]:
     }
 
 
-def _record(observer: Observer, lanes: Lanes, cycles_per_ns: float, case: Case) -> dict[str, Any]:
+def _record(observer: Observer, lanes: Lanes, cycles_per_ns: float, case: Case, patience: Patience) -> dict[str, Any]:
     # Each is built by itself: two launches of one kernel would share its memory, and with it what the caches hold.
     said: list[str] = []
     made = list(zoo_kernels(observer, [case.a, case.b], said.append))
     if len(made) < 2:
         raise MosaicError("; ".join(said))
     a, b = made
-    patience = Patience()
     measure_alone(made, lanes.full(False, "a"), patience)
     said.clear()
     rig = lanes.rig(case.mode, cycles_per_ns)

@@ -153,7 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
         raise MosaicError(f"{options.folder} has no {KERNELS}: give the folder of a data set, as profiles/h200")
     head = files.read(options.folder / KERNELS)[0]
     facts = {name: head[name] for name in ("gpu", "driver", "cuda", "torch", "sm_clock_mhz") if name in head}
-    for topic, of in (("dataset", rows), ("repeatability", repeats), ("physics", physics)):
+    for topic, of in (("physics", physics), ("repeatability", repeats), ("dataset", rows)):
         found = of(options.folder)
         text = "\n".join(
             f"{row.case:16} {row.variant:30} {row.metric:30} {row.value:12.6g} {row.unit:9} {row.n}" for row in found

@@ -13,11 +13,15 @@ import torch
 
 import mosaic_torch
 
-from ..errors import UsageError
+from ..errors import MosaicError, UsageError
 from .profiler import profile
 
 # The call that is profiled: the first ones build plans and load modules.
 AT_CALL = 3
+
+
+# Each has a file.
+_named: set[str] = set()
 
 
 def instead(model: Any, slo: float = 1.1, *, name: str | None = None, device: Any = None) -> Any:
@@ -26,6 +30,9 @@ def instead(model: Any, slo: float = 1.1, *, name: str | None = None, device: An
     if not callable(model):
         raise UsageError(f"found {model!r}, expected a module or another callable")
     name = name or type(model).__name__
+    if name in _named:
+        raise UsageError(f"found two models named {name}, expected a name for each: hp(model, name=...)")
+    _named.add(name)
     calls = 0
 
     def profiled(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -72,4 +79,7 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except MosaicError as e:
+        sys.exit(f"mosaic: {e}")

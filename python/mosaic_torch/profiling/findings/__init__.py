@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...errors import MosaicError
+from ..files import PHYSICS
 from . import blocks, pairs
 from .finding import EXPECTED, Check, Finding, Line, Point
 
@@ -15,5 +17,8 @@ def findings(lines: Sequence[Line]) -> list[Finding]:
     by_experiment: dict[str, list[Line]] = {}
     for line in lines:
         by_experiment.setdefault(line["experiment"], []).append(line)
-    (gpu,) = by_experiment["gpu"]
-    return [*blocks.findings(by_experiment, gpu), *pairs.findings(by_experiment, gpu)]
+    try:
+        (gpu,) = by_experiment["gpu"]
+        return [*blocks.findings(by_experiment, gpu), *pairs.findings(by_experiment, gpu)]
+    except (LookupError, ValueError) as e:
+        raise MosaicError(f"{PHYSICS} lacks a part of an experiment ({e!r}): remove it to measure again") from e
