@@ -122,7 +122,8 @@ def test_the_rig_tells_alone_from_together():
         assert together.b_alone_ns == [40, 41, 42]
         assert (together.a_ns, together.b_ns) == ([150] * 6, [70] * 6)
         assert (together.lead_ns, together.overlap_ns) == ([30] * 6, [70] * 6)
-    assert found[0].record()["a_ns"] == {"median_ns": 150, "p10_ns": 150, "p90_ns": 150, "n": 6}
+    assert (found[0].record(False)["noisy"], found[0].record(True)["noisy"]) == (False, True)
+    assert found[0].record(False)["a_ns"] == {"median_ns": 150, "p10_ns": 150, "p90_ns": 150, "n": 6}
 
 
 def test_a_timeline_that_lacks_a_kernel_is_refused():

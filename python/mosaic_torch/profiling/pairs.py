@@ -112,7 +112,7 @@ def measure(
                 "mode": mode.name,
                 "a_sms": rig.a.sms,
                 "b_sms": rig.b.sms,
-                **together.record(),
+                **together.record(mode.b_first),
             }
         advanced(len(chosen))
 
