@@ -233,8 +233,8 @@ fn take_over(
     replacement: *const (),
     publish: impl FnOnce(*const ()),
 ) -> Result<bool, String> {
-    // SAFETY: the replacement has the entry point's signature (entry.rs), never unwinds, and no library is ever
-    // unloaded (`process::stay_loaded`; the driver's by us).
+    // SAFETY: the replacement has the entry point's signature (entry.rs), and never unwinds. No library goes away: ours
+    // stays loaded (`process::stay_loaded`), and statics of driver.rs hold the driver's and what stands before it.
     match unsafe { detour::install_with(target, replacement, entry.symbol(), publish) } {
         Ok(_) => Ok(true),
         Err(e) if matches!(e.reason, detour::Reason::AlreadyInstalled { .. }) => Ok(false),

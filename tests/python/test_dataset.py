@@ -29,7 +29,7 @@ def test_no_more_is_enqueued_than_can_be_waited_for(monkeypatch):
     """Fault: the host blocks in a launch, before it can notice that nothing ends any more."""
     marks = Marks()
     monkeypatch.setattr(patience.torch.cuda, "Event", marks)
-    waiting = patience.Patience()
+    waiting = patience.Patience(lambda keys: None)
     for stream in range(patience.AHEAD + 2):
         waiting.enqueued(stream, "k")
     assert marks.asked == [0, 1]

@@ -3,12 +3,21 @@
 import argparse
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 import torch
 
+from mosaic_torch import api
 from mosaic_torch.errors import MosaicError
-from mosaic_torch.profiling import command
+from mosaic_torch.profiling import command, files, profiler
+
+# As a script whose model has been profiled, into the folder of its first argument.
+WRITES = """
+import pathlib, sys
+from mosaic_torch.profiling import files
+files.write(pathlib.Path(sys.argv[1]) / 'm.profile.jsonl', 'mosaic-workload', {'command': files.command()}, [])
+"""
 
 
 def run_profile(*arguments):
@@ -40,13 +49,10 @@ def test_a_script_finds_its_profile_and_no_role(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     path = tmp_path / "serve.py"
     path.write_text(
-        "import pathlib, sys, torch, mosaic_torch\n"
-        "from mosaic_torch.profiling import files\n"
+        "import torch, mosaic_torch\n"
         "model = mosaic_torch.hp(torch.nn.Linear(1, 1), slo=1.2)\n"
         "with mosaic_torch.request(model, arrived_at=0.0).open(), mosaic_torch.best_effort():\n"
-        "    model(torch.ones(1))\n"
-        "head = {'command': files.command()}\n"
-        "files.write(pathlib.Path(sys.argv[1]) / 'm.profile.jsonl', 'mosaic-workload', head, [])\n"
+        "    model(torch.ones(1))\n" + WRITES
     )
     assert run_profile("--out", tmp_path, "--no-counters", path, tmp_path, "two words", "$x") == 0
 
@@ -55,15 +61,25 @@ def test_a_script_that_fails_half_way_is_no_success(monkeypatch, tmp_path, capsy
     """Fault: a model that the script never came to is missing, and nothing says so."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     path = tmp_path / "serve.py"
-    path.write_text(
-        "import pathlib, sys\n"
-        "from mosaic_torch.profiling import files\n"
-        "head = {'command': files.command()}\n"
-        "files.write(pathlib.Path(sys.argv[1]) / 'm.profile.jsonl', 'mosaic-workload', head, [])\n"
-        "sys.exit(3)\n"
-    )
+    path.write_text(WRITES + "sys.exit(3)\n")
     assert run_profile("--out", tmp_path, "--no-counters", path, tmp_path) == 1
     assert "serve.py failed (exit status 3, see above)" in capsys.readouterr().err
+
+
+def test_durations_that_are_there_are_not_measured_again(monkeypatch, tmp_path, capsys):
+    """Fault: an interrupted command begins again, or takes another command's profile for its own."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(api.runtime.lib, "configure", measures := Mock(side_effect=MosaicError("it measures")))
+    for name, value in profiler.Session(str(tmp_path)).variable().items():
+        monkeypatch.setenv(name, value)
+    path = tmp_path / "m.profile.jsonl"
+    files.write(path, "mosaic-workload", {"command": files.command()}, [])
+    assert profiler.profile(torch.nn.Linear(1, 1), name="m") == path
+    assert f"{path}: durations are there" in capsys.readouterr().out
+    measures.assert_not_called()
+    files.write(path, "mosaic-workload", {"command": "python other.py"}, [])
+    with pytest.raises(MosaicError, match="it measures"):
+        profiler.profile(torch.nn.Linear(1, 1), name="m")
 
 
 def test_two_models_of_one_name_are_refused(tmp_path):

@@ -78,7 +78,7 @@ class DataSet:
         return files.read(path)[1] if path.exists() else []
 
     def left_out(self) -> set[str]:
-        """Kernels that once did not end, alone or beside another: those of this pair take part in nothing more."""
+        """Kernels that once did not end, and those beside which they did not: none is measured again."""
         path = self.out / LEFT_OUT
         return set(path.read_text().split()) if path.exists() else set()
 

@@ -20,7 +20,7 @@ POLL_S = 50e-6
 class Patience:
     """Follows what is enqueued. Where it does not end, `stuck` hears the kernels' keys, and the process is left."""
 
-    def __init__(self, stuck: Callable[[tuple[str, ...]], None] = lambda _: None) -> None:
+    def __init__(self, stuck: Callable[[tuple[str, ...]], None]) -> None:
         self._stuck = stuck
         self._going: deque[tuple[tuple[str, ...], torch.cuda.Event]] = deque()
 

@@ -106,7 +106,7 @@ def run(
     cycles_per_ns: float,
     said: Callable[[str], None],
     patience: Patience,
-    left_out: Collection[str] = (),
+    left_out: Collection[str],
 ) -> Iterator[dict[str, Any]]:
     """Lines of `physics.jsonl`."""
     yield _gpu(observer)

@@ -1,7 +1,8 @@
 """Two kernels released together, and each of them alone: the durations of both, from one run.
 
 Three streams: a gate holds the other two back until the host has enqueued everything, and opens them at one instant.
-The second kernel waits for a mark that the first one's stream passes right before it: it is never ahead of it.
+The second kernel waits for a mark that the first one's stream passes right before it, and for a sleep; a pair whose
+first kernel came second all the same is `noisy`.
 """
 
 from __future__ import annotations
@@ -130,8 +131,7 @@ class Rig:
                 self._mark.record(lane.stream)
                 behind = self._mark
             if place == 1:
-                # The shortest sleep too: after the mark alone, which its own stream has to pass before it starts, the
-                # first kernel would often be second.
+                # Without a lead too: the mark alone lets the second kernel start some 1 us before the first one does.
                 lane.sleep(order.lead_ns, self._cycles_per_ns)
             lane.launch(kept)
         self._a_done.record(self.a.stream)
