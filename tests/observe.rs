@@ -50,8 +50,10 @@ fn column(lines: &[Value], key: &str) -> Vec<Value> {
 
 #[track_caller]
 fn launch_kept(kept: &Value, stream: Handle) {
-    let launched = profiling::mosaic_kept_launch(kept.as_i64().expect("it was kept"), stream as *mut c_void);
-    assert_eq!(launched, 0, "{}", last_error());
+    let kept = kept.as_i64().expect("it was kept");
+    for again in [profiling::mosaic_kept_fill, profiling::mosaic_kept_launch] {
+        assert_eq!(again(kept, stream as *mut c_void), 0, "{}", last_error());
+    }
 }
 
 /// A CUfunction of a module of its own: what Triton launches.
@@ -399,9 +401,12 @@ fn a_kept_launch_has_its_number_until_it_is_dropped() {
             column(&stop(), "kept")
         };
         let refused = |kept: i64| {
-            assert_eq!(profiling::mosaic_kept_launch(kept, stream as *mut c_void), -1);
-            let e = last_error();
-            assert!(e.contains(&format!("no kept launch has number {kept}: it was never kept, or was dropped")), "{e}");
+            for again in [profiling::mosaic_kept_fill, profiling::mosaic_kept_launch] {
+                assert_eq!(again(kept, stream as *mut c_void), -1);
+                let e = last_error();
+                let says = format!("no kept launch has number {kept}: it was never kept, or was dropped");
+                assert!(e.contains(&says), "{e}");
+            }
         };
         assert_eq!(keep(true), [0, 1]);
         assert_eq!(keep(false), [json!(null), json!(null)]);

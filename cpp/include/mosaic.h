@@ -163,11 +163,16 @@ int mosaic_observe_start(int64_t job, const char* options_json);
 char* mosaic_observe_stop(void);
 
 /*
- * Launches a kept launch again on `stream`, past the hook: neither held nor counted nor observed; first the fills that
- * came right before it, since it may count on what they cleared: two launches that use the same memory must not run
- * at once. Its parameters are those of the first time, byte for byte, and so are its launch attributes, a priority
- * among them, but for programmatic stream serialization. The caller sees to it that what they point to is still there,
- * and that the kernel's module is still loaded.
+ * Makes the fills again that came right before a kept launch, on `stream`: it may count on what they cleared. Two
+ * launches that use the same memory must not run at once.
+ */
+int mosaic_kept_fill(int64_t kept, void* stream);
+
+/*
+ * Launches a kept launch again on `stream`, without its fills, past the hook: neither held nor counted nor observed.
+ * Its parameters are those of the first time, byte for byte, and so are its launch attributes, a priority among them,
+ * but for programmatic stream serialization. The caller sees to it that what they point to is still there, and that
+ * the kernel's module is still loaded.
  */
 int mosaic_kept_launch(int64_t kept, void* stream);
 

@@ -38,6 +38,7 @@ class Library(Protocol):
     def stream_set_role(self, stream: int, job: int) -> None: ...
     def observe_start(self, job: int, options: dict[str, Any]) -> None: ...
     def observe_stop(self) -> list[dict[str, Any]]: ...
+    def kept_fill(self, kept: int, stream: int) -> None: ...
     def kept_launch(self, kept: int, stream: int) -> None: ...
     def kept_clear(self) -> None: ...
     def device(self, device: int) -> dict[str, Any]: ...
@@ -71,6 +72,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "mosaic_stream_set_role": (_INT, [_STREAM, _I64]),
     "mosaic_observe_start": (_INT, [_I64, _STR]),
     "mosaic_observe_stop": (_OWNED, []),
+    "mosaic_kept_fill": (_INT, [_I64, _STREAM]),
     "mosaic_kept_launch": (_INT, [_I64, _STREAM]),
     "mosaic_kept_clear": (_INT, []),
     "mosaic_ncu_metrics": (_OWNED, []),
@@ -172,8 +174,12 @@ class SharedLibrary:
     def observe_stop(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self._text(self._c.mosaic_observe_stop()).splitlines()]
 
+    def kept_fill(self, kept: int, stream: int) -> None:
+        """Makes the fills again that came right before a kept launch."""
+        self._check(self._c.mosaic_kept_fill(kept, stream))
+
     def kept_launch(self, kept: int, stream: int) -> None:
-        """Launches a kept launch again: its module is loaded, and what its parameters point to is there."""
+        """Launches it again, without its fills: its module is loaded, and what its parameters point to is there."""
         self._check(self._c.mosaic_kept_launch(kept, stream))
 
     def kept_clear(self) -> None:

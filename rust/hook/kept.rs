@@ -159,23 +159,29 @@ pub unsafe fn keep(
     Ok(store.dropped + store.launches.len() as i64 - 1)
 }
 
+/// Makes the fills of a kept launch again, on this stream.
+pub fn fill(number: i64, stream: usize) -> Result<(), KeptError> {
+    again(number, |kept| kept.fills.iter().try_for_each(|fill| fill.launch(stream as Handle)))
+}
+
 /// Launches a kept launch again, on this stream.
 pub fn launch(number: i64, stream: usize) -> Result<(), KeptError> {
+    again(number, |kept| kept.launch(stream))
+}
+
+/// Does it with the launch of this number, in its device's context.
+fn again(number: i64, what: impl FnOnce(&Kept) -> Result<(), DriverError>) -> Result<(), KeptError> {
     let kept = {
         let store = STORE.lock();
         let at = number.checked_sub(store.dropped).and_then(|at| usize::try_from(at).ok());
         at.and_then(|at| store.launches.get(at)).cloned().ok_or(KeptError::Unknown(number))?
     };
-    let launched = kept.device.with_context(|| kept.launch(stream));
-    launched.and_then(|launched| launched).map_err(KeptError::Driver)
+    kept.device.with_context(|| what(&kept)).and_then(|done| done).map_err(KeptError::Driver)
 }
 
 impl Kept {
     /// Through cuLaunchKernelEx, which the other forms are short for; the device's context is current.
     fn launch(&self, stream: usize) -> Result<(), DriverError> {
-        for fill in &self.fills {
-            fill.launch(stream as Handle)?;
-        }
         let config = LaunchConfigEx {
             grid: self.config.grid,
             block: self.config.block,

@@ -119,6 +119,9 @@ class FakeLibrary:
     def observe_stop(self):
         return self.observed
 
+    def kept_fill(self, kept, stream):
+        self.calls.append(("kept_fill", kept, stream))
+
     def kept_launch(self, kept, stream):
         self.calls.append(("kept_launch", kept, stream))
 

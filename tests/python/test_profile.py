@@ -340,7 +340,7 @@ class NoGpu:
     def __exit__(self, *_):
         self.spans = [Span("k", 7, i, i + 1000 * kept) for i, kept in enumerate(self.launched)]
 
-    def launch(self, kept):
+    def fill_and_launch(self, kept):
         if kept in self.refused:
             raise MosaicError("the kept launch failed: too large")
         self.launched.append(kept)

@@ -53,7 +53,7 @@ class Kernel:
 
     @property
     def kept(self) -> int:
-        """For `Lane.launch`."""
+        """For `Lane`."""
         if self.launch.kept is None:
             raise MosaicError(f"{self.key} cannot be launched again: {self.launch.not_kept or 'it was not kept'}")
         return self.launch.kept
@@ -160,7 +160,7 @@ def measure_alone(kernels: Sequence[Kernel], lane: Lane, patience: Patience) -> 
         with Timeline() as timeline:
             for kernel in batch:
                 for _ in range(each):
-                    lane.launch(kernel.kept)
+                    lane.fill_and_launch(kernel.kept)
                 patience.enqueued(lane.stream, kernel.key)
             patience.all_ended()
         spans = [span for span in timeline.spans if span.is_kernel]

@@ -15,7 +15,7 @@ from .._lib import OBSERVED
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch. `occurrence` counts those of its KernelId in the call; `kept` is for `Observer.lib.kept_launch`."""
+    """One launch. `occurrence` counts those of its KernelId in the call; `kept` is for `Observer.lib`."""
 
     kind: str
     kernel_id: str

@@ -1,6 +1,7 @@
 """Two kernels released together, and each of them alone: the durations of both, from one run.
 
-Three streams: a gate holds the other two back until the host has enqueued everything, and opens them at one instant.
+Three streams: a gate holds the other two back until the host has enqueued everything, makes the fills that the kernels
+count on, and opens both at one instant.
 The second kernel waits for a mark that the first one's stream passes right before it, and for a sleep; a pair whose
 first kernel came second all the same is `noisy`.
 """
@@ -33,14 +34,23 @@ class Lane:
         self.lib, self.handle, self.sms = lib, handle, sms
         self.stream = torch.cuda.ExternalStream(handle, device=device)
 
+    def fill(self, kept: int) -> None:
+        """What a kept kernel counts on."""
+        self.lib.kept_fill(kept, self.handle)
+
     def launch(self, kept: int) -> None:
         """Launches a kept kernel once more."""
         self.lib.kept_launch(kept, self.handle)
 
+    def fill_and_launch(self, kept: int) -> None:
+        """Both, one after the other."""
+        self.fill(kept)
+        self.launch(kept)
+
     def refuses(self, kept: int) -> str:
         """Launches it once: the driver's words where it refuses, such as a cooperative launch of too many blocks."""
         try:
-            self.launch(kept)
+            self.fill_and_launch(kept)
         except MosaicError as e:
             torch.cuda.synchronize()  # raises where it is not this launch that is at fault, but a dead context
             return str(e)
@@ -118,10 +128,12 @@ class Rig:
 
     def _release(self, a: int | None, b: int | None, order: Order = Order()) -> None:
         gate = self.gate
+        lanes = [(lane, kept) for lane, kept in ((self.a, a), (self.b, b)) if kept is not None]
         self._wait_for_both()
+        for _, kept in lanes:
+            gate.fill(kept)
         gate.sleep(GATE_NS, self._cycles_per_ns)
         self._open.record(gate.stream)
-        lanes = [(lane, kept) for lane, kept in ((self.a, a), (self.b, b)) if kept is not None]
         if order.b_first:
             lanes.reverse()
         behind = self._open

@@ -26,6 +26,12 @@ pub extern "C" fn mosaic_observe_stop() -> *mut c_char {
     guarded_in_parent(null_mut(), || observe::stop().map(owned).map_err(text))
 }
 
+/// Makes a kept launch's fills again.
+#[unsafe(no_mangle)]
+pub extern "C" fn mosaic_kept_fill(number: i64, stream: *mut c_void) -> c_int {
+    guarded_in_parent(-1, || kept::fill(number, stream as usize).map(|()| 0).map_err(text))
+}
+
 /// Launches a kept launch again.
 #[unsafe(no_mangle)]
 pub extern "C" fn mosaic_kept_launch(number: i64, stream: *mut c_void) -> c_int {
