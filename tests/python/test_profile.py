@@ -92,21 +92,21 @@ def timeline_of(spans):
 
 
 def a_timeline(rounds, pair_count):
-    """Gate 20, a 21, b 22. Alone: a takes 100 + round, b 40 + round; together 150 and 70, b 30 later."""
+    """Gate 20, a 21, b 22. Alone: a takes 100 + round, b 40 + round; together 150 and 70, b 30 later; 90 unmeasured."""
     spans = [Span(SLEEP, stream, at, at + 1) for at, stream in enumerate((20, 21, 22))]
     at = 1000
     for _ in range(pair_count):
         for i in range(rounds):
-            for step in ("both", "a", "both", "b"):
+            for step in ("both", "measured", "a", "both", "b"):
                 spans.append(Span(SLEEP, 20, at, at + 5))
                 if step == "a":
                     spans.append(Span("A", 21, at + 10, at + 110 + i))
                 elif step == "b":
                     spans.append(Span("B", 22, at + 10, at + 50 + i))
                 else:
+                    spans.append(Span(SLEEP, 21, at, at + 1))
                     spans.append(Span("A", 21, at + 10, at + 160))
-                    spans.append(Span(SLEEP, 22, at + 10, at + 30))
-                    spans.append(Span("B", 22, at + 40, at + 110))
+                    spans.append(Span("B", 22, at + 40, at + (110 if step == "measured" else 130)))
                 at += 1000
     return timeline_of(spans)
 
@@ -118,17 +118,18 @@ def test_the_rig_tells_alone_from_together():
     for together in found:
         assert together.a_alone_ns == [100, 101, 102]
         assert together.b_alone_ns == [40, 41, 42]
-        assert (together.a_ns, together.b_ns) == ([150] * 6, [70] * 6)
-        assert (together.lead_ns, together.overlap_ns) == ([30] * 6, [70] * 6)
-    assert (found[0].record(False)["noisy"], found[0].record(True)["noisy"]) == (False, True)
-    assert found[0].record(False)["a_ns"] == {"median_ns": 150, "p10_ns": 150, "p90_ns": 150, "n": 6}
+        assert (together.a_ns, together.b_ns) == ([150] * 3, [70] * 3)
+        assert (together.lead_ns, together.overlap_ns) == ([30] * 3, [70] * 3)
+    orders = rig.Order(), rig.Order(b_first=True), rig.Order(free=True)
+    assert [found[0].record(order)["noisy"] for order in orders] == [False, True, False]
+    assert found[0].record(rig.Order())["a_ns"] == {"median_ns": 150, "p10_ns": 150, "p90_ns": 150, "n": 3}
 
 
 def test_a_timeline_that_lacks_a_kernel_is_refused():
     """Fault: durations of one pair taken for another's after a record was lost."""
     timeline = a_timeline(3, 2)
     timeline.spans = [span for span in timeline.spans if span.name != "B"][:-1]
-    with pytest.raises(MosaicError, match="found 18 and 0 kernels"):
+    with pytest.raises(MosaicError, match="found 24 and 0 kernels"):
         rig.read(timeline, 3, 2)
     with pytest.raises(MosaicError, match="found 0 sleeps"):
         rig.read(timeline_of([]), 3, 2)
@@ -187,6 +188,22 @@ def test_who_comes_later_waits_for_its_share():
     assert equal.order(a, b, 132) == rig.Order(False, 0)
     assert running.order(a, b, 132) == rig.Order(True, 2000)
     assert arriving.order(a, b, 132) == rig.Order(False, 400)
+    assert pairs.Mode("separate", a_sms=64).order(a, b, 132) == rig.Order(free=True)
+    assert pairs.Mode("separate", a_sms=40, b_first=True, later=0.2).order(a, b, 132) == rig.Order(True, 1000)
+
+
+def test_a_stream_is_held_back_by_copies():
+    """Fault: a delay of a few microseconds takes longer than none, one of a millisecond ends early."""
+    delay = rig.Delay.__new__(rig.Delay)
+    delay._bytes_per_ns, copied = 50.0, []
+    delay._copy = copied.append
+    for ns in (0, 3_499):
+        delay.hold(None, ns)
+    assert copied == []
+    delay.hold(None, 3_500)
+    assert copied.pop() == 1
+    delay.hold(None, 107_000)
+    assert copied == [2 << 20, 2 << 20, 5_000_000 - (4 << 20)]
 
 
 def test_the_longest_of_a_call_stands_for_it():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from ..errors import MosaicError
 from .kernels import Kernel, refused
 from .observe import Observer
 from .patience import Patience
-from .rig import Lane, Order, Rig, read
+from .rig import Delay, Lane, Order, Rig, read
 from .timeline import Timeline
 
 ROUNDS = 7
@@ -36,6 +37,11 @@ class Mode:
     later: float = 0.0
 
     @property
+    def free(self) -> bool:
+        """Whether who comes first makes no difference: neither takes SMs from the other."""
+        return self.name == "separate" and not self.later
+
+    @property
     def title(self) -> str:
         """Names the mode and its split."""
         return self.name + f"-a{self.a_sms}" * (self.a_sms > 0) + f"-b{self.b_sms}" * (self.b_sms > 0)
@@ -44,7 +50,7 @@ class Mode:
         """Who comes first in this mode, and when the other comes."""
         first = b if self.b_first else a
         alone = first.isolated[sms].median_ns
-        return Order(self.b_first, self.later * alone)
+        return Order(self.b_first, self.later * alone, free=self.free)
 
 
 FULL = (
@@ -112,7 +118,7 @@ def measure(
                 "mode": mode.name,
                 "a_sms": rig.a.sms,
                 "b_sms": rig.b.sms,
-                **together.record(mode.b_first),
+                **together.record(mode.order(a, b, sms)),
             }
         advanced(len(chosen))
 
@@ -124,6 +130,10 @@ class Lanes:
         self._observer, self.sms = observer, sms
         self._parts: dict[int, dict[str, int]] = {}
         self._lanes: dict[tuple[int, bool, bool, str], Lane] = {}
+
+    @functools.cached_property
+    def _delay(self) -> Delay:
+        return Delay()
 
     def full(self, high: bool, name: str) -> Lane:
         """On the whole GPU. Lanes of different names are different streams."""
@@ -155,10 +165,10 @@ class Lanes:
         if mode.name == "separate":
             part = mode.a_sms or mode.b_sms
             a, b = self.part(part), self.part(part, rest=True)
-            return Rig(a, b, gate, cycles_per_ns) if mode.a_sms else Rig(b, a, gate, cycles_per_ns)
+            return Rig(*((a, b) if mode.a_sms else (b, a)), gate, cycles_per_ns, self._delay)
         a = self.full(mode.a_high, "a")
         b = self.part(mode.b_sms) if mode.name == "confined" else self.full(False, "b")
-        return Rig(a, b, gate, cycles_per_ns)
+        return Rig(a, b, gate, cycles_per_ns, self._delay)
 
 
 def modes() -> list[tuple[Mode, int]]:

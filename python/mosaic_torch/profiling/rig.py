@@ -1,9 +1,8 @@
 """Two kernels released together, and each of them alone: the durations of both, from one run.
 
 Three streams: a gate holds the other two back until the host has enqueued everything, makes the fills that the kernels
-count on, and opens both at one instant.
-The second kernel waits for a mark that the first one's stream passes right before it, and for a sleep; a pair whose
-first kernel came second all the same is `noisy`.
+count on, and opens both at one instant. Where one kernel comes first, the other waits for a mark that its stream passes
+right before it, and for a delay; a pair whose first kernel came second all the same is `noisy`.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from .timeline import Span, Timeline
 # The gate stays closed for so long: a release must find both kernels enqueued.
 GATE_NS = 8_000
 # At the start of a pair, for each of its rounds: what the host, while it is traced, needs to enqueue one.
-HEAD_START_NS = 270_000
+HEAD_START_NS = 400_000
 # Launches of each kernel in a round.
-A_ROUND = 3
+ROUND = 4
 
 
 class Lane:
@@ -68,12 +67,51 @@ class Lane:
             torch.cuda._sleep(max(1, int(ns * cycles_per_ns)))
 
 
+class Delay:
+    """Holds a stream back without an SM: by copies to the host.
+
+    A kernel that waits would need room on an SM, and an SM with the same division into L1 and shared memory as the
+    kernel that runs there: beside a kernel on all SMs it would start when that one ends, and so what is behind it.
+    """
+
+    # Of one copy: few of the L2's.
+    MOST_BYTES = 2 << 20
+    # Until a stream goes on that has nothing but a copy of one byte before it.
+    LEAST_NS = 7_000
+
+    def __init__(self) -> None:
+        self._here = torch.zeros(self.MOST_BYTES, dtype=torch.uint8, device="cuda")
+        self._host = torch.empty(self.MOST_BYTES, dtype=torch.uint8, pin_memory=True)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._copy(self.MOST_BYTES)
+        begin.record()
+        for _ in range(10):
+            self._copy(self.MOST_BYTES)
+        end.record()
+        end.synchronize()
+        self._bytes_per_ns = 10 * self.MOST_BYTES / (begin.elapsed_time(end) * 1e6)
+
+    def hold(self, stream: torch.cuda.Stream, ns: float) -> None:
+        """For about so long; not at all where the shortest would be further off."""
+        if ns < self.LEAST_NS / 2:
+            return
+        left = max(1, int((ns - self.LEAST_NS) * self._bytes_per_ns))
+        with torch.cuda.stream(stream):
+            while left > 0:
+                self._copy(min(left, self.MOST_BYTES))
+                left -= self.MOST_BYTES
+
+    def _copy(self, count: int) -> None:
+        self._host[:count].copy_(self._here[:count], non_blocking=True)
+
+
 @dataclass(frozen=True)
 class Order:
-    """Who comes first, and how much later the other is released."""
+    """Who comes first, and how much later the other is released; `free`: both at once, whoever it is."""
 
     b_first: bool = False
     lead_ns: float = 0.0
+    free: bool = False
 
 
 @dataclass
@@ -87,9 +125,9 @@ class Together:
     lead_ns: list[int]
     overlap_ns: list[int]
 
-    def record(self, b_first: bool) -> dict[str, Any]:
+    def record(self, order: Order) -> dict[str, Any]:
         """The fields of a line of `mosaic-pairs`."""
-        in_order = all((lead < 0) == b_first for lead in self.lead_ns)
+        in_order = order.free or all((lead < 0) == order.b_first for lead in self.lead_ns)
         durations = {name: Spread.of(getattr(self, name)) for name in ("a_alone_ns", "b_alone_ns", "a_ns", "b_ns")}
         return {
             **{name: spread.as_dict() for name, spread in durations.items()},
@@ -102,9 +140,9 @@ class Together:
 class Rig:
     """Lanes `a` and `b` behind a gate."""
 
-    def __init__(self, a: Lane, b: Lane, gate: Lane, cycles_per_ns: float) -> None:
-        self.a, self.b, self.gate, self._cycles_per_ns = a, b, gate, cycles_per_ns
-        self._open, self._mark, self._a_done, self._b_done = (torch.cuda.Event() for _ in range(4))
+    def __init__(self, a: Lane, b: Lane, gate: Lane, cycles_per_ns: float, delay: Delay) -> None:
+        self.a, self.b, self.gate, self._cycles_per_ns, self._delay = a, b, gate, cycles_per_ns, delay
+        self._closed, self._open, self._mark, self._a_done, self._b_done = (torch.cuda.Event() for _ in range(5))
 
     def identify(self) -> None:
         """Sleeps once on each lane, in the order gate, a, b: that is how a timeline's streams are told apart."""
@@ -113,13 +151,14 @@ class Rig:
             lane.stream.synchronize()
 
     def enqueue(self, a: int, b: int, order: Order, rounds: int) -> None:
-        """Rounds of: both, a alone, both, b alone. They end where the gate's stream is afterwards.
+        """Rounds of: both, both, a alone, both, b alone. They end where the gate's stream is afterwards.
 
-        Each kernel alone comes right after both: caches hold what they hold in the life that the two share, and the
-        same in every round. Right after itself it could be twice as fast.
+        What is measured, the second of them and each alone, comes right after both: caches hold what they hold in the
+        life that the two share, the same for all. Right after itself a kernel could be twice as fast.
         """
         self.gate.sleep(HEAD_START_NS * rounds, self._cycles_per_ns)
         for _ in range(rounds):
+            self._release(a, b, order)
             self._release(a, b, order)
             self._release(a, None)
             self._release(a, b, order)
@@ -132,19 +171,24 @@ class Rig:
         self._wait_for_both()
         for _, kept in lanes:
             gate.fill(kept)
-        gate.sleep(GATE_NS, self._cycles_per_ns)
-        self._open.record(gate.stream)
         if order.b_first:
             lanes.reverse()
+        in_order = len(lanes) == 2 and not order.free
+        if in_order:
+            # A stream that has just been at work starts its next kernel sooner: without this, the other could overtake.
+            self._closed.record(gate.stream)
+            lanes[0][0].stream.wait_event(self._closed)
+            lanes[0][0].sleep(0, self._cycles_per_ns)
+        gate.sleep(GATE_NS, self._cycles_per_ns)
+        self._open.record(gate.stream)
         behind = self._open
         for place, (lane, kept) in enumerate(lanes):
             lane.stream.wait_event(behind)
-            if place == 0 and len(lanes) == 2:
+            if place == 0 and in_order:
                 self._mark.record(lane.stream)
                 behind = self._mark
             if place == 1:
-                # Without a lead too: the mark alone lets the second kernel start some 1 us before the first one does.
-                lane.sleep(order.lead_ns, self._cycles_per_ns)
+                self._delay.hold(lane.stream, order.lead_ns)
             lane.launch(kept)
         self._a_done.record(self.a.stream)
         self._b_done.record(self.b.stream)
@@ -162,23 +206,22 @@ def read(timeline: Timeline, rounds: int, pairs: int) -> list[Together]:
         raise MosaicError(f"found {len(sleeps)} sleeps in the timeline, expected those of gate, a and b at its start")
     lanes = timeline.by_stream()
     a, b = (lanes.get(sleep.stream, []) for sleep in sleeps[1:3])
-    expected = A_ROUND * rounds * pairs
+    expected = ROUND * rounds * pairs
     if (len(a), len(b)) != (expected, expected):
         raise MosaicError(f"found {len(a)} and {len(b)} kernels in the timeline, expected {expected} on each stream")
-    per_pair = A_ROUND * rounds
+    per_pair = ROUND * rounds
     return [_together(a[at : at + per_pair], b[at : at + per_pair]) for at in range(0, len(a), per_pair)]
 
 
 def _together(a: Sequence[Span], b: Sequence[Span]) -> Together:
     found = Together([], [], [], [], [], [])
-    for at in range(0, len(a), A_ROUND):
-        both, a_alone, both_again = a[at : at + A_ROUND]
-        b_both, b_both_again, b_alone = b[at : at + A_ROUND]
+    for at in range(0, len(a), ROUND):
+        _, x, a_alone, _ = a[at : at + ROUND]
+        _, y, _, b_alone = b[at : at + ROUND]
         found.a_alone_ns.append(a_alone.duration_ns)
         found.b_alone_ns.append(b_alone.duration_ns)
-        for x, y in ((both, b_both), (both_again, b_both_again)):
-            found.a_ns.append(x.duration_ns)
-            found.b_ns.append(y.duration_ns)
-            found.lead_ns.append(y.start_ns - x.start_ns)
-            found.overlap_ns.append(max(0, min(x.end_ns, y.end_ns) - max(x.start_ns, y.start_ns)))
+        found.a_ns.append(x.duration_ns)
+        found.b_ns.append(y.duration_ns)
+        found.lead_ns.append(y.start_ns - x.start_ns)
+        found.overlap_ns.append(max(0, min(x.end_ns, y.end_ns) - max(x.start_ns, y.start_ns)))
     return found
