@@ -13,7 +13,7 @@ quantity swept, and the spins of `placement`. Experiments, and what hardware say
 - `fdtd`: FDTD3d beside memThrash with so many percent of writes, on 40 and 92 SMs, all within L2 (paper, Figure 3).
 
 The two kernels of a pair have memory of their own, even where they are alike. Their parameters are for an H200; every
-kernel runs from 30 us to a few ms, so that the 2 us by which B is later hardly count.
+kernel runs from 30 us to a few ms, so that the few us by which B is later hardly count.
 """
 
 from __future__ import annotations
