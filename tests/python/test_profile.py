@@ -1,5 +1,6 @@
 """Profiling without a GPU: statistics, timelines, the rig's bookkeeping, plans, joins and refusals."""
 
+import dataclasses
 import gzip
 import itertools
 import json
@@ -92,28 +93,30 @@ def timeline_of(spans):
 
 
 def a_timeline(rounds, pair_count):
-    """Gate 20, a 21, b 22. Alone: a takes 100 + round, b 40 + round; together 150 and 70, b 30 later; 90 unmeasured."""
+    """Gate 20, a 21, b 22. Alone: a takes 100 + round, b 40 + round; together 150 and 70, b 30 later; else 290."""
     spans = [Span(SLEEP, stream, at, at + 1) for at, stream in enumerate((20, 21, 22))]
     at = 1000
     for _ in range(pair_count):
         for i in range(rounds):
-            for step in ("both", "measured", "a", "both", "b"):
+            for step in ("warm", "a", "both", "warm", "b"):
                 spans.append(Span(SLEEP, 20, at, at + 5))
-                if step == "a":
+                if step == "warm":
+                    spans.append(Span("A", 21, at + 10, at + 300))
+                elif step == "a":
                     spans.append(Span("A", 21, at + 10, at + 110 + i))
                 elif step == "b":
                     spans.append(Span("B", 22, at + 10, at + 50 + i))
                 else:
-                    spans.append(Span(SLEEP, 21, at, at + 1))
+                    spans.append(Span("Memcpy DtoH", 22, at + 10, at + 30))
                     spans.append(Span("A", 21, at + 10, at + 160))
-                    spans.append(Span("B", 22, at + 40, at + (110 if step == "measured" else 130)))
+                    spans.append(Span("B", 22, at + 40, at + 110))
                 at += 1000
     return timeline_of(spans)
 
 
 def test_the_rig_tells_alone_from_together():
     """Fault: a kernel alone is taken for one beside another; a sleep is read as a kernel."""
-    found = rig.read(a_timeline(3, 2), 3, 2)
+    found = rig.read(a_timeline(3, 2), 3, 2, False)
     assert len(found) == 2
     for together in found:
         assert together.a_alone_ns == [100, 101, 102]
@@ -122,6 +125,12 @@ def test_the_rig_tells_alone_from_together():
         assert (together.lead_ns, together.overlap_ns) == ([30] * 3, [70] * 3)
     orders = rig.Order(), rig.Order(b_first=True), rig.Order(free=True)
     assert [found[0].record(order)["noisy"] for order in orders] == [False, True, False]
+    swapped = {21: 22, 22: 21}
+    spans = [dataclasses.replace(s, stream=swapped.get(s.stream, 20)) for s in a_timeline(3, 2).spans]
+    mirrored = timeline_of(spans)
+    mirrored.spans[1:3] = mirrored.spans[2:0:-1]
+    other = rig.read(mirrored, 3, 2, True)[1]
+    assert (other.b_alone_ns, other.a_alone_ns, other.lead_ns) == ([100, 101, 102], [40, 41, 42], [-30] * 3)
     assert found[0].record(rig.Order())["a_ns"] == {"median_ns": 150, "p10_ns": 150, "p90_ns": 150, "n": 3}
 
 
@@ -129,10 +138,10 @@ def test_a_timeline_that_lacks_a_kernel_is_refused():
     """Fault: durations of one pair taken for another's after a record was lost."""
     timeline = a_timeline(3, 2)
     timeline.spans = [span for span in timeline.spans if span.name != "B"][:-1]
-    with pytest.raises(MosaicError, match="found 24 and 0 kernels"):
-        rig.read(timeline, 3, 2)
+    with pytest.raises(MosaicError, match="found 24 and 0 kernels in the timeline, expected 24 and 12"):
+        rig.read(timeline, 3, 2, False)
     with pytest.raises(MosaicError, match="found 0 sleeps"):
-        rig.read(timeline_of([]), 3, 2)
+        rig.read(timeline_of([]), 3, 2, False)
 
 
 def test_a_timeline_begins_after_its_prelude():

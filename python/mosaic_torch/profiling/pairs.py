@@ -107,7 +107,7 @@ def measure(
                 patience.enqueued(rig.gate.stream, a.key, b.key)
             patience.all_ended()
         try:
-            found = read(timeline, ROUNDS, len(batch))
+            found = read(timeline, ROUNDS, len(batch), mode.b_first)
         except MosaicError as e:
             said(f"{len(batch)} pairs are left out: {e}")
             found = []

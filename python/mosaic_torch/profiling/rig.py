@@ -1,14 +1,14 @@
 """Two kernels released together, and each of them alone: the durations of both, from one run.
 
 Three streams: a gate holds the other two back until the host has enqueued everything, makes the fills that the kernels
-count on, and opens both at one instant. Where one kernel comes first, the other waits for a mark that its stream passes
-right before it, and for a delay; a pair whose first kernel came second all the same is `noisy`.
+count on, and opens both at one instant. Where one kernel comes first, the other's stream has more events to pass, and a
+delay; a pair whose first kernel came second all the same is `noisy`.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,10 @@ from .timeline import Span, Timeline
 GATE_NS = 8_000
 # At the start of a pair, for each of its rounds: what the host, while it is traced, needs to enqueue one.
 HEAD_START_NS = 400_000
-# Launches of each kernel in a round.
-ROUND = 4
+# Events that the second stream passes, by turns with the gate's, where the first one goes straight to its kernel.
+HOPS = 3
+# Launches of each kernel in a round: of the first, and of the second.
+FIRST_ROUND, SECOND_ROUND = 4, 2
 
 
 class Lane:
@@ -137,12 +139,17 @@ class Together:
         }
 
 
+# A lane, and what is launched on it.
+Work = tuple[Lane, int]
+
+
 class Rig:
     """Lanes `a` and `b` behind a gate."""
 
     def __init__(self, a: Lane, b: Lane, gate: Lane, cycles_per_ns: float, delay: Delay) -> None:
         self.a, self.b, self.gate, self._cycles_per_ns, self._delay = a, b, gate, cycles_per_ns, delay
-        self._closed, self._open, self._mark, self._a_done, self._b_done = (torch.cuda.Event() for _ in range(5))
+        self._open, self._a_done, self._b_done = (torch.cuda.Event() for _ in range(3))
+        self._hops = [torch.cuda.Event() for _ in range(HOPS)]
 
     def identify(self) -> None:
         """Sleeps once on each lane, in the order gate, a, b: that is how a timeline's streams are told apart."""
@@ -151,44 +158,43 @@ class Rig:
             lane.stream.synchronize()
 
     def enqueue(self, a: int, b: int, order: Order, rounds: int) -> None:
-        """Rounds of: both, both, a alone, both, b alone. They end where the gate's stream is afterwards.
+        """Rounds of: the first, the first, both, the first, the second. They end where the gate's stream is afterwards.
 
-        What is measured, the second of them and each alone, comes right after both: caches hold what they hold in the
-        life that the two share, the same for all. Right after itself a kernel could be twice as fast.
+        What is measured, the second, third and last of them, comes right after the first kernel alone: caches hold what
+        that one left, the same for all (a kernel can be twice as fast right after itself), and its stream, which was
+        the last at work, starts its kernel before the other one does (right after both it does not, now and then).
         """
+        first, second = [(self.a, a), (self.b, b)][:: -1 if order.b_first else 1]
         self.gate.sleep(HEAD_START_NS * rounds, self._cycles_per_ns)
         for _ in range(rounds):
-            self._release(a, b, order)
-            self._release(a, b, order)
-            self._release(a, None)
-            self._release(a, b, order)
-            self._release(None, b)
+            self._release(first)
+            self._release(first)
+            self._release(first, second, order)
+            self._release(first)
+            self._release(second)
         self._wait_for_both()
 
-    def _release(self, a: int | None, b: int | None, order: Order = Order()) -> None:
+    def _release(self, first: Work, second: Work | None = None, order: Order = Order()) -> None:
         gate = self.gate
-        lanes = [(lane, kept) for lane, kept in ((self.a, a), (self.b, b)) if kept is not None]
         self._wait_for_both()
-        for _, kept in lanes:
-            gate.fill(kept)
-        if order.b_first:
-            lanes.reverse()
-        in_order = len(lanes) == 2 and not order.free
-        if in_order:
-            # A stream that has just been at work starts its next kernel sooner: without this, the other could overtake.
-            self._closed.record(gate.stream)
-            lanes[0][0].stream.wait_event(self._closed)
-            lanes[0][0].sleep(0, self._cycles_per_ns)
+        for work in (first, second):
+            if work:
+                gate.fill(work[1])
         gate.sleep(GATE_NS, self._cycles_per_ns)
         self._open.record(gate.stream)
-        behind = self._open
-        for place, (lane, kept) in enumerate(lanes):
+        lane, kept = first
+        lane.stream.wait_event(self._open)
+        lane.launch(kept)
+        if second:
+            lane, kept = second
+            behind = self._open
+            for place, hop in enumerate(() if order.free else self._hops):
+                stream = lane.stream if place % 2 else gate.stream
+                stream.wait_event(behind)
+                hop.record(stream)
+                behind = hop
             lane.stream.wait_event(behind)
-            if place == 0 and in_order:
-                self._mark.record(lane.stream)
-                behind = self._mark
-            if place == 1:
-                self._delay.hold(lane.stream, order.lead_ns)
+            self._delay.hold(lane.stream, order.lead_ns)
             lane.launch(kept)
         self._a_done.record(self.a.stream)
         self._b_done.record(self.b.stream)
@@ -199,25 +205,30 @@ class Rig:
         self.gate.stream.wait_event(self._b_done)
 
 
-def read(timeline: Timeline, rounds: int, pairs: int) -> list[Together]:
+def read(timeline: Timeline, rounds: int, pairs: int, b_first: bool) -> list[Together]:
     """What `pairs` pairs did, in the order of their `enqueue`, after one `identify` at the start of the timeline."""
     sleeps = [span for span in timeline.spans if span.is_sleep]
     if len(sleeps) < 3 or len({span.stream for span in sleeps[:3]}) != 3:
         raise MosaicError(f"found {len(sleeps)} sleeps in the timeline, expected those of gate, a and b at its start")
     lanes = timeline.by_stream()
     a, b = (lanes.get(sleep.stream, []) for sleep in sleeps[1:3])
-    expected = ROUND * rounds * pairs
-    if (len(a), len(b)) != (expected, expected):
-        raise MosaicError(f"found {len(a)} and {len(b)} kernels in the timeline, expected {expected} on each stream")
-    per_pair = ROUND * rounds
-    return [_together(a[at : at + per_pair], b[at : at + per_pair]) for at in range(0, len(a), per_pair)]
+    launches = rounds * pairs
+    expected = [FIRST_ROUND * launches, SECOND_ROUND * launches][:: -1 if b_first else 1]
+    if [len(a), len(b)] != expected:
+        raise MosaicError(
+            f"found {len(a)} and {len(b)} kernels in the timeline, expected {expected[0]} and {expected[1]}"
+        )
+    return [_together(a, b, range(at, at + rounds), b_first) for at in range(0, launches, rounds)]
 
 
-def _together(a: Sequence[Span], b: Sequence[Span]) -> Together:
+def _together(a: Sequence[Span], b: Sequence[Span], rounds: Iterable[int], b_first: bool) -> Together:
     found = Together([], [], [], [], [], [])
-    for at in range(0, len(a), ROUND):
-        _, x, a_alone, _ = a[at : at + ROUND]
-        _, y, _, b_alone = b[at : at + ROUND]
+    first, second = (b, a) if b_first else (a, b)
+    for i in rounds:
+        _, first_alone, one, _ = first[FIRST_ROUND * i : FIRST_ROUND * (i + 1)]
+        other, second_alone = second[SECOND_ROUND * i : SECOND_ROUND * (i + 1)]
+        x, y = (other, one) if b_first else (one, other)
+        a_alone, b_alone = (second_alone, first_alone) if b_first else (first_alone, second_alone)
         found.a_alone_ns.append(a_alone.duration_ns)
         found.b_alone_ns.append(b_alone.duration_ns)
         found.a_ns.append(x.duration_ns)
