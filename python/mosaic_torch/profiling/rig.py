@@ -1,8 +1,8 @@
 """Two kernels released together, and each of them alone: the durations of both, from one run.
 
 Three streams: a gate holds the other two back until the host has enqueued everything, makes the fills that the kernels
-count on, and opens both at one instant. Where one kernel comes first, the other's stream has more events to pass, and a
-delay; a pair whose first kernel came second all the same is `noisy`.
+count on, and opens both at one instant. Where one kernel comes first, the other's stream has a delay to pass; a pair
+whose first kernel came second all the same is `noisy`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .timeline import Span, Timeline
 GATE_NS = 8_000
 # At the start of a pair, for each of its rounds: what the host, while it is traced, needs to enqueue one.
 HEAD_START_NS = 400_000
-# Events that the second stream passes, by turns with the gate's, where the first one goes straight to its kernel.
-HOPS = 3
+# Of two streams with work behind one event, either may start its kernel up to 7 us before the other one does.
+LEAST_LEAD_NS = 10_000
 # Launches of each kernel in a round: of the first, and of the second.
 FIRST_ROUND, SECOND_ROUND = 4, 2
 
@@ -94,9 +94,7 @@ class Delay:
         self._bytes_per_ns = 10 * self.MOST_BYTES / (begin.elapsed_time(end) * 1e6)
 
     def hold(self, stream: torch.cuda.Stream, ns: float) -> None:
-        """For about so long; not at all where the shortest would be further off."""
-        if ns < self.LEAST_NS / 2:
-            return
+        """For about so long, or for the least that it can."""
         left = max(1, int((ns - self.LEAST_NS) * self._bytes_per_ns))
         with torch.cuda.stream(stream):
             while left > 0:
@@ -149,7 +147,6 @@ class Rig:
     def __init__(self, a: Lane, b: Lane, gate: Lane, cycles_per_ns: float, delay: Delay) -> None:
         self.a, self.b, self.gate, self._cycles_per_ns, self._delay = a, b, gate, cycles_per_ns, delay
         self._open, self._a_done, self._b_done = (torch.cuda.Event() for _ in range(3))
-        self._hops = [torch.cuda.Event() for _ in range(HOPS)]
 
     def identify(self) -> None:
         """Sleeps once on each lane, in the order gate, a, b: that is how a timeline's streams are told apart."""
@@ -161,8 +158,7 @@ class Rig:
         """Rounds of: the first, the first, both, the first, the second. They end where the gate's stream is afterwards.
 
         What is measured, the second, third and last of them, comes right after the first kernel alone: caches hold what
-        that one left, the same for all (a kernel can be twice as fast right after itself), and its stream, which was
-        the last at work, starts its kernel before the other one does (right after both it does not, now and then).
+        that one left, the same for all. A kernel can be twice as fast right after itself.
         """
         first, second = [(self.a, a), (self.b, b)][:: -1 if order.b_first else 1]
         self.gate.sleep(HEAD_START_NS * rounds, self._cycles_per_ns)
@@ -187,14 +183,9 @@ class Rig:
         lane.launch(kept)
         if second:
             lane, kept = second
-            behind = self._open
-            for place, hop in enumerate(() if order.free else self._hops):
-                stream = lane.stream if place % 2 else gate.stream
-                stream.wait_event(behind)
-                hop.record(stream)
-                behind = hop
-            lane.stream.wait_event(behind)
-            self._delay.hold(lane.stream, order.lead_ns)
+            lane.stream.wait_event(self._open)
+            if not order.free:
+                self._delay.hold(lane.stream, max(order.lead_ns, LEAST_LEAD_NS))
             lane.launch(kept)
         self._a_done.record(self.a.stream)
         self._b_done.record(self.b.stream)
