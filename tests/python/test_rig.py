@@ -50,13 +50,16 @@ def beside(observer, lanes):
     return measured
 
 
-@pytest.mark.parametrize("title", [title for title in MODES if not title.startswith("separate")])
+@pytest.mark.parametrize("title", MODES)
 def test_the_first_is_first(title, beside):
-    """Fault: now one, now the other is first: places for blocks, and all that follows, change from round to round."""
-    line = beside(MODES[title], 0.5, 0.5)
+    """Fault: now one, now the other is first: places for blocks, and all that follows, change from round to round.
+
+    Or the other comes so late that short kernels do not meet.
+    """
+    line = beside(MODES[title], 0.3, 0.05)
     assert not line["noisy"]
-    later_ns = MODES[title].later * SPIN_NS
-    assert later_ns < abs(line["lead_ns"]) < later_ns + 20_000
+    lead_ns, later_ns = abs(line["lead_ns"]), MODES[title].later * SPIN_NS
+    assert later_ns < lead_ns < later_ns + (20_000 if later_ns else 3_000)
 
 
 @pytest.mark.parametrize("mode", pairs.FULL, ids=lambda mode: mode.name)

@@ -31,7 +31,7 @@ def test_families_are_those_of_table_8():
     """Fault: a family of the paper's that is missing, or one of ours that passes for the paper's."""
     assert [name for name, family in zoo.families().items() if family.table8] == TABLE_8
     assert {name for name, family in zoo.families().items() if not family.table8} == {"memthrash", "spin", "chain"}
-    assert sorted(family.source for family in OWN) == SOURCES
+    assert sorted([*(family.source for family in OWN), "meet.cu"]) == SOURCES  # that one is the rig's
 
 
 def test_every_family_varies():

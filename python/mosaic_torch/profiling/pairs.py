@@ -13,7 +13,7 @@ from ..errors import MosaicError
 from .kernels import Kernel, refused
 from .observe import Observer
 from .patience import Patience
-from .rig import Delay, Lane, Order, Rig, read
+from .rig import Delay, Lane, Meeting, Order, Rig, read
 from .timeline import Timeline
 
 ROUNDS = 7
@@ -37,11 +37,6 @@ class Mode:
     later: float = 0.0
 
     @property
-    def free(self) -> bool:
-        """Whether who comes first makes no difference: neither takes SMs from the other."""
-        return self.name == "separate" and not self.later
-
-    @property
     def title(self) -> str:
         """Names the mode and its split."""
         return self.name + f"-a{self.a_sms}" * (self.a_sms > 0) + f"-b{self.b_sms}" * (self.b_sms > 0)
@@ -50,7 +45,7 @@ class Mode:
         """Who comes first in this mode, and when the other comes."""
         first = b if self.b_first else a
         alone = first.isolated[sms].median_ns
-        return Order(self.b_first, self.later * alone, free=self.free)
+        return Order(self.b_first, self.later * alone)
 
 
 FULL = (
@@ -132,8 +127,8 @@ class Lanes:
         self._lanes: dict[tuple[int, bool, bool, str], Lane] = {}
 
     @functools.cached_property
-    def _delay(self) -> Delay:
-        return Delay()
+    def _between(self) -> tuple[Meeting, Delay]:
+        return Meeting(self._observer.device), Delay()
 
     def full(self, high: bool, name: str) -> Lane:
         """On the whole GPU. Lanes of different names are different streams."""
@@ -165,10 +160,10 @@ class Lanes:
         if mode.name == "separate":
             part = mode.a_sms or mode.b_sms
             a, b = self.part(part), self.part(part, rest=True)
-            return Rig(*((a, b) if mode.a_sms else (b, a)), gate, cycles_per_ns, self._delay)
+            return Rig(*((a, b) if mode.a_sms else (b, a)), gate, cycles_per_ns, *self._between)
         a = self.full(mode.a_high, "a")
         b = self.part(mode.b_sms) if mode.name == "confined" else self.full(False, "b")
-        return Rig(a, b, gate, cycles_per_ns, self._delay)
+        return Rig(a, b, gate, cycles_per_ns, *self._between)
 
 
 def modes() -> list[tuple[Mode, int]]:

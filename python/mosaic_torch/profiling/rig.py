@@ -1,12 +1,13 @@
 """Two kernels released together, and each of them alone: the durations of both, from one run.
 
 Three streams: a gate holds the other two back until the host has enqueued everything, makes the fills that the kernels
-count on, and opens both at one instant. Where one kernel comes first, the other's stream has a delay to pass; a pair
-whose first kernel came second all the same is `noisy`.
+count on, and opens both. There they meet (`Meeting`), and their kernels start, one a moment after the other. Where the
+other comes later still, its stream has a delay to pass. A pair whose first kernel came second is `noisy`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,13 +18,12 @@ import torch
 from ..errors import MosaicError
 from .spread import Spread
 from .timeline import Span, Timeline
+from .zoo import nvrtc
 
-# The gate stays closed for so long: a release must find both kernels enqueued.
-GATE_NS = 8_000
 # At the start of a pair, for each of its rounds: what the host, while it is traced, needs to enqueue one.
 HEAD_START_NS = 400_000
-# Of two streams with work behind one event, either may start its kernel up to 7 us before the other one does.
-LEAST_LEAD_NS = 10_000
+# The first kernel's lead where the other comes right after it.
+LEAD_NS = 500
 # Launches of each kernel in a round: of the first, and of the second.
 FIRST_ROUND, SECOND_ROUND = 4, 2
 
@@ -69,6 +69,36 @@ class Lane:
             torch.cuda._sleep(max(1, int(ns * cycles_per_ns)))
 
 
+class Meeting:
+    """Where two streams wait for each other right before their kernels.
+
+    Of two streams with work behind one event, either may go on up to 7 us before the other one does. So both run a
+    thread that spins until the other's is there: they end together, and what is behind them starts together.
+    """
+
+    def __init__(self, device: int) -> None:
+        gpu = torch.cuda.get_device_properties(device)
+        self._flags = torch.zeros(2, dtype=torch.int32, device=torch.device("cuda", device))
+        here, go = (ctypes.c_void_p(self._flags.data_ptr() + at) for at in (0, 4))
+
+        def bound(name: str, *args: Any) -> nvrtc.Launch:
+            kernel = nvrtc.Kernel("meet.cu", name, device, 10 * gpu.major + gpu.minor)
+            return kernel.bound((1, 1, 1), (1, 1, 1), 0, args)
+
+        self._first = bound("meet_first", here, go)
+        self._second = bound("meet_second", here, go, ctypes.c_uint(LEAD_NS))
+
+    def clear(self, stream: torch.cuda.Stream) -> None:
+        """Makes ready for the next one."""
+        with torch.cuda.stream(stream):
+            self._flags.zero_()
+
+    def enqueue(self, first: Lane, second: Lane) -> None:
+        """Each lane's next work starts when both have come here; the first one's `LEAD_NS` before the other's."""
+        self._first(first.handle)
+        self._second(second.handle)
+
+
 class Delay:
     """Holds a stream back without an SM: by copies to the host.
 
@@ -94,7 +124,9 @@ class Delay:
         self._bytes_per_ns = 10 * self.MOST_BYTES / (begin.elapsed_time(end) * 1e6)
 
     def hold(self, stream: torch.cuda.Stream, ns: float) -> None:
-        """For about so long, or for the least that it can."""
+        """For about so long; not at all where that is less than it can."""
+        if ns < self.LEAST_NS:
+            return
         left = max(1, int((ns - self.LEAST_NS) * self._bytes_per_ns))
         with torch.cuda.stream(stream):
             while left > 0:
@@ -107,11 +139,10 @@ class Delay:
 
 @dataclass(frozen=True)
 class Order:
-    """Who comes first, and how much later the other is released; `free`: both at once, whoever it is."""
+    """Who comes first, and about how much later the other is released."""
 
     b_first: bool = False
-    lead_ns: float = 0.0
-    free: bool = False
+    later_ns: float = 0.0
 
 
 @dataclass
@@ -127,7 +158,7 @@ class Together:
 
     def record(self, order: Order) -> dict[str, Any]:
         """The fields of a line of `mosaic-pairs`."""
-        in_order = order.free or all((lead < 0) == order.b_first for lead in self.lead_ns)
+        in_order = all((lead < 0) == order.b_first for lead in self.lead_ns)
         durations = {name: Spread.of(getattr(self, name)) for name in ("a_alone_ns", "b_alone_ns", "a_ns", "b_ns")}
         return {
             **{name: spread.as_dict() for name, spread in durations.items()},
@@ -144,8 +175,9 @@ Work = tuple[Lane, int]
 class Rig:
     """Lanes `a` and `b` behind a gate."""
 
-    def __init__(self, a: Lane, b: Lane, gate: Lane, cycles_per_ns: float, delay: Delay) -> None:
-        self.a, self.b, self.gate, self._cycles_per_ns, self._delay = a, b, gate, cycles_per_ns, delay
+    def __init__(self, a: Lane, b: Lane, gate: Lane, cycles_per_ns: float, meeting: Meeting, delay: Delay) -> None:
+        self.a, self.b, self.gate, self._cycles_per_ns = a, b, gate, cycles_per_ns
+        self._meeting, self._delay = meeting, delay
         self._open, self._a_done, self._b_done = (torch.cuda.Event() for _ in range(3))
 
     def identify(self) -> None:
@@ -165,28 +197,28 @@ class Rig:
         for _ in range(rounds):
             self._release(first)
             self._release(first)
-            self._release(first, second, order)
+            self._release(first, second, order.later_ns)
             self._release(first)
             self._release(second)
         self._wait_for_both()
 
-    def _release(self, first: Work, second: Work | None = None, order: Order = Order()) -> None:
-        gate = self.gate
+    def _release(self, first: Work, second: Work | None = None, later_ns: float = 0.0) -> None:
+        gate, (lane, kept) = self.gate, first
+        other = self.b if lane is self.a else self.a
         self._wait_for_both()
         for work in (first, second):
             if work:
                 gate.fill(work[1])
-        gate.sleep(GATE_NS, self._cycles_per_ns)
+        self._meeting.clear(gate.stream)
         self._open.record(gate.stream)
-        lane, kept = first
-        lane.stream.wait_event(self._open)
+        for each in (lane, other):
+            each.stream.wait_event(self._open)
+        # Of one kernel alone too: it finds the SMs just as it does beside the other.
+        self._meeting.enqueue(lane, other)
         lane.launch(kept)
         if second:
-            lane, kept = second
-            lane.stream.wait_event(self._open)
-            if not order.free:
-                self._delay.hold(lane.stream, max(order.lead_ns, LEAST_LEAD_NS))
-            lane.launch(kept)
+            self._delay.hold(other.stream, later_ns)
+            other.launch(second[1])
         self._a_done.record(self.a.stream)
         self._b_done.record(self.b.stream)
 
