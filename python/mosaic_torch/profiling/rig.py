@@ -23,7 +23,7 @@ from .zoo import nvrtc
 # At the start of a pair, for each of its rounds: what the host, while it is traced, needs to enqueue one.
 HEAD_START_NS = 400_000
 # The first kernel's lead where the other comes right after it.
-LEAD_NS = 500
+LEAD_NS = 1_000
 # Launches of each kernel in a round: of the first, and of the second.
 FIRST_ROUND, SECOND_ROUND = 4, 2
 
