@@ -203,15 +203,15 @@ def test_who_comes_later_waits_for_its_share():
 
 
 def test_a_stream_is_held_back_by_copies():
-    """Fault: one that is shorter than a copy takes its 7 us, one of a millisecond ends early."""
+    """Fault: one that is shorter than any copy takes that one's time, one of a millisecond ends early."""
     delay = rig.Delay.__new__(rig.Delay)
     delay._bytes_per_ns, copied = 50.0, []
     delay._copy = copied.append
     delay.hold(None, 6_999)
     assert not copied
     delay.hold(None, 7_000)
-    assert copied.pop() == 1
-    delay.hold(None, 107_000)
+    assert copied.pop() == 100_000
+    delay.hold(None, 105_000)
     assert copied == [2 << 20, 2 << 20, 5_000_000 - (4 << 20)]
 
 

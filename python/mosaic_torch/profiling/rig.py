@@ -23,7 +23,7 @@ from .zoo import nvrtc
 # At the start of a pair, for each of its rounds: what the host, while it is traced, needs to enqueue one.
 HEAD_START_NS = 400_000
 # The first kernel's lead where the other comes right after it.
-LEAD_NS = 1_000
+LEAD_NS = 2_000
 # Launches of each kernel in a round: of the first, and of the second.
 FIRST_ROUND, SECOND_ROUND = 4, 2
 
@@ -108,8 +108,8 @@ class Delay:
 
     # Of one copy: few of the L2's.
     MOST_BYTES = 2 << 20
-    # Until a stream goes on that has nothing but a copy of one byte before it.
-    LEAST_NS = 7_000
+    # What a copy takes beside its bytes; and from when on one is nearer to what is wanted than none.
+    START_NS, LEAST_NS = 5_000, 7_000
 
     def __init__(self) -> None:
         self._here = torch.zeros(self.MOST_BYTES, dtype=torch.uint8, device="cuda")
@@ -124,10 +124,8 @@ class Delay:
         self._bytes_per_ns = 10 * self.MOST_BYTES / (begin.elapsed_time(end) * 1e6)
 
     def hold(self, stream: torch.cuda.Stream, ns: float) -> None:
-        """For about so long; not at all where that is less than it can."""
-        if ns < self.LEAST_NS:
-            return
-        left = max(1, int((ns - self.LEAST_NS) * self._bytes_per_ns))
+        """For about so long; not at all where a copy takes longer than that."""
+        left = int((ns - self.START_NS) * self._bytes_per_ns) if ns >= self.LEAST_NS else 0
         with torch.cuda.stream(stream):
             while left > 0:
                 self._copy(min(left, self.MOST_BYTES))
