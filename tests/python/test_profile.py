@@ -210,8 +210,8 @@ def test_a_stream_is_held_back_by_copies():
     delay.hold(None, 6_999)
     assert not copied
     delay.hold(None, 7_000)
-    assert copied.pop() == 100_000
-    delay.hold(None, 105_000)
+    assert copied.pop() == 200_000
+    delay.hold(None, 103_000)
     assert copied == [2 << 20, 2 << 20, 5_000_000 - (4 << 20)]
 
 

@@ -32,22 +32,31 @@ def lanes(observer):
 
 
 @pytest.fixture
-def beside(observer, lanes):
-    """Two spins beside each other; how many of their blocks an SM is to hold."""
+def measured(observer, lanes):
+    """Two configurations of the zoo beside each other: the pair's line, and what they take alone."""
 
-    def measured(mode, a_per_sm, b_per_sm):
+    def measured(mode, configs):
         patience = Patience(lambda keys: None)
-        blocks = (int(lanes.sms * per_sm) for per_sm in (a_per_sm, b_per_sm))
-        spins = [
-            zoo.make("spin", "compute", threads=1024, blocks=n, cycles=int(SPIN_NS * CYCLES_PER_NS)) for n in blocks
-        ]
-        a, b = zoo_kernels(observer, spins, print)
+        a, b = zoo_kernels(observer, configs, print)
         measure_alone([a, b], lanes.full(False, "a"), patience)
         released = lanes.rig(mode, CYCLES_PER_NS)
         (line,) = pairs.measure(released, mode, [(a, b)], lanes.sms, lambda n: None, print, patience)
-        return line
+        return line, [kernel.isolated[lanes.sms].median_ns for kernel in (a, b)]
 
     return measured
+
+
+@pytest.fixture
+def beside(measured, lanes):
+    """Two spins beside each other; how many of their blocks an SM is to hold."""
+
+    def beside(mode, a_per_sm, b_per_sm):
+        blocks = (int(lanes.sms * per_sm) for per_sm in (a_per_sm, b_per_sm))
+        cycles = int(SPIN_NS * CYCLES_PER_NS)
+        line, _ = measured(mode, [zoo.make("spin", "compute", threads=1024, blocks=n, cycles=cycles) for n in blocks])
+        return line
+
+    return beside
 
 
 @pytest.mark.parametrize("title", MODES)
@@ -58,8 +67,19 @@ def test_the_first_is_first(title, beside):
     """
     line = beside(MODES[title], 0.3, 0.05)
     assert not line["noisy"]
-    lead_ns, later_ns = abs(line["lead_ns"]), MODES[title].later * SPIN_NS
-    assert later_ns < lead_ns < later_ns + (20_000 if later_ns else rig.LEAD_NS + 3_000)
+    first_ns = line["b_alone_ns" if MODES[title].b_first else "a_alone_ns"]["median_ns"]
+    lead_ns, later_ns = abs(line["lead_ns"]), MODES[title].later * first_ns
+    assert later_ns < lead_ns < later_ns + (20_000 if later_ns else rig.A_FIRST_NS + 3_000)
+
+
+@pytest.mark.parametrize("mode", pairs.FULL, ids=lambda mode: mode.name)
+def test_nothing_of_the_rig_is_beside_a_kernel(mode, measured):
+    """Fault: one thread that is still there makes two blocks share an SM, and one for each SM then takes twice as long."""
+    params = {"dtype": "fp32", "ilp": 4, "threads": 512, "per_sm": 1}
+    chains = [zoo.make("chain", "compute", **params, iterations=n) for n in (4096, 4095)]
+    line, alone_ns = measured(mode, chains)
+    in_rig_ns = [line[f"{kernel}_alone_ns"]["median_ns"] for kernel in "ab"]
+    assert in_rig_ns == pytest.approx(alone_ns, rel=0.05)
 
 
 @pytest.mark.parametrize("mode", pairs.FULL, ids=lambda mode: mode.name)

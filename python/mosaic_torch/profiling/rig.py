@@ -22,8 +22,9 @@ from .zoo import nvrtc
 
 # At the start of a pair, for each of its rounds: what the host, while it is traced, needs to enqueue one.
 HEAD_START_NS = 400_000
-# The first kernel's lead where the other comes right after it.
-LEAD_NS = 2_000
+# How much longer the second stays at a meeting. On an H200 lane `b`'s next kernel starts 1.2 us after a meeting and
+# lane `a`'s 2.6 us: the second has to be gone before the first kernel starts, and may not pass it.
+A_FIRST_NS, B_FIRST_NS = 2_000, 500
 # Launches of each kernel in a round: of the first, and of the second.
 FIRST_ROUND, SECOND_ROUND = 4, 2
 
@@ -73,7 +74,8 @@ class Meeting:
     """Where two streams wait for each other right before their kernels.
 
     Of two streams with work behind one event, either may go on up to 7 us before the other one does. So both run a
-    thread that spins until the other's is there: they end together, and what is behind them starts together.
+    thread that spins until the other's is there, and the second's stays a moment longer. Neither may be there when a
+    kernel starts: one thread is enough to make two blocks of a kernel with one for each SM share an SM.
     """
 
     def __init__(self, device: int) -> None:
@@ -86,17 +88,19 @@ class Meeting:
             return kernel.bound((1, 1, 1), (1, 1, 1), 0, args)
 
         self._first = bound("meet_first", here, go)
-        self._second = bound("meet_second", here, go, ctypes.c_uint(LEAD_NS))
+        stays_ns = {False: A_FIRST_NS, True: B_FIRST_NS}
+        self._second = {k: bound("meet_second", here, go, ctypes.c_uint(ns)) for k, ns in stays_ns.items()}
 
     def clear(self, stream: torch.cuda.Stream) -> None:
         """Makes ready for the next one."""
         with torch.cuda.stream(stream):
             self._flags.zero_()
 
-    def enqueue(self, first: Lane, second: Lane) -> None:
-        """Each lane's next work starts when both have come here; the first one's `LEAD_NS` before the other's."""
+    def enqueue(self, a: Lane, b: Lane, b_first: bool) -> None:
+        """Each lane's next work starts when both have come here."""
+        first, second = (b, a) if b_first else (a, b)
         self._first(first.handle)
-        self._second(second.handle)
+        self._second[b_first](second.handle)
 
 
 class Delay:
@@ -109,13 +113,14 @@ class Delay:
     # Of one copy: few of the L2's.
     MOST_BYTES = 2 << 20
     # What a copy takes beside its bytes; and from when on one is nearer to what is wanted than none.
-    START_NS, LEAST_NS = 5_000, 7_000
+    START_NS, LEAST_NS = 3_000, 7_000
 
     def __init__(self) -> None:
         self._here = torch.zeros(self.MOST_BYTES, dtype=torch.uint8, device="cuda")
         self._host = torch.empty(self.MOST_BYTES, dtype=torch.uint8, pin_memory=True)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self._copy(self.MOST_BYTES)
+        for _ in range(20):
+            self._copy(self.MOST_BYTES)
         begin.record()
         for _ in range(10):
             self._copy(self.MOST_BYTES)
@@ -203,6 +208,8 @@ class Rig:
     def _release(self, first: Work, second: Work | None = None, later_ns: float = 0.0) -> None:
         gate, (lane, kept) = self.gate, first
         other = self.b if lane is self.a else self.a
+        # One alone comes as the second: then the other lane's thread has long gone.
+        b_first = (lane is self.b) == (second is not None)
         self._wait_for_both()
         for work in (first, second):
             if work:
@@ -211,8 +218,7 @@ class Rig:
         self._open.record(gate.stream)
         for each in (lane, other):
             each.stream.wait_event(self._open)
-        # Of one kernel alone too: it finds the SMs just as it does beside the other.
-        self._meeting.enqueue(lane, other)
+        self._meeting.enqueue(self.a, self.b, b_first)
         lane.launch(kept)
         if second:
             self._delay.hold(other.stream, later_ns)
