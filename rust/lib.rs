@@ -2,6 +2,7 @@
 //!
 //! Map of the house, from the bottom up; a module uses only what stands above it in this list:
 //!
+//! - [`gpu`]: what a GPU holds.
 //! - [`kernel`]: what a kernel is.
 //! - [`profile`]: what every kernel does alone: counters in, profiles out.
 //! - [`sched`]: `decide()`, the pure admission policy, and its rivals.
@@ -11,6 +12,7 @@
 //! - `streams`: the streams of each role, made through the driver; `hook`'s alone, and built on its driver table.
 //! - `bridge`: the one cxx bridge to the C++ extension (feature `torch`).
 
+pub mod gpu;
 pub mod kernel;
 pub mod ledger;
 pub mod profile;

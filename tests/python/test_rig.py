@@ -74,7 +74,7 @@ def test_the_first_is_first(title, beside):
 
 @pytest.mark.parametrize("mode", pairs.FULL, ids=lambda mode: mode.name)
 def test_nothing_of_the_rig_is_beside_a_kernel(mode, measured):
-    """Fault: one thread that is still there makes two blocks share an SM, and one for each SM then takes twice as long."""
+    """Fault: a thread still there makes two blocks share an SM; where each had one, the kernel takes twice as long."""
     params = {"dtype": "fp32", "ilp": 4, "threads": 512, "per_sm": 1}
     chains = [zoo.make("chain", "compute", **params, iterations=n) for n in (4096, 4095)]
     line, alone_ns = measured(mode, chains)
