@@ -1,7 +1,9 @@
 //! The command line. Each subcommand is a module with its options and `run`.
 
+mod accuracy;
 mod demo;
 mod doctor;
+mod fit;
 mod host;
 mod profile;
 mod python;
@@ -25,8 +27,11 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Cmd {
+    Accuracy(accuracy::Command),
     Demo(demo::Demo),
     Doctor(doctor::Doctor),
+    #[command(hide = true)]
+    Fit(fit::Fit),
     Profile(profile::Profile),
     Run(run::Run),
     Trace(trace::Trace),
@@ -35,8 +40,10 @@ enum Cmd {
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
     match Cli::parse().command {
+        Cmd::Accuracy(c) => c.run(),
         Cmd::Demo(c) => c.run(),
         Cmd::Doctor(c) => c.run(),
+        Cmd::Fit(c) => c.run(),
         Cmd::Profile(c) => c.run(),
         Cmd::Run(c) => c.run(),
         Cmd::Trace(c) => c.run(),

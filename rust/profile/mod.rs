@@ -32,3 +32,9 @@ pub use workload::{LaunchProfile, WorkloadProfile};
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+
+/// Sets each counter, in the order of [`NCU_METRICS`].
+#[cfg(test)]
+pub(crate) fn columns_for_tests() -> impl Iterator<Item = fn(&mut KernelMetrics, f64)> {
+    metrics::COLUMNS.iter().map(|column| column.set)
+}
