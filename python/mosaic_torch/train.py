@@ -28,6 +28,8 @@ SAMPLED = {"subsample": 0.8, "colsample_bytree": 0.7}
 GPUPOOL = {"n_estimators": 100, "max_depth": 3, "learning_rate": 0.1, "min_child_weight": 1.0, "reg_lambda": 0.0}
 # Groups of families; what a group's errors are is said by models that have not seen it.
 FOLDS = 6
+# In the order of `Sharing::ALL` in rust/predict/sharing.rs.
+SHARINGS = ("full_equal", "full_hp_high_running", "full_hp_high_arriving", "separate", "confined")
 # Durations that a class needs for residuals of its own; one with fewer takes those of all.
 LEAST = 30
 BANDWIDTHS = ("gb_per_s", "sms")
@@ -133,7 +135,9 @@ def residuals(fitter: Fitter, families: Sequence[str], classes: int) -> list[dic
             train(fitter, Path(folder), held_out)
             errors.append(fitter.rows("residuals", Path(folder), held_out).values)
     found = np.concatenate(errors)
-    print(f"cross-validation by family: |error| p50 {_error(found, 50):.2f} %, p95 {_error(found, 95):.1f} %")
+    for index, name in enumerate(SHARINGS):
+        some = found[found[:, 0] // (classes // len(SHARINGS)) == index]
+        print(f"held-out families, {name}: |error| p50 {_error(some, 50):.2f} %, p95 {_error(some, 95):.1f} %, n {len(some)}")
     return [_class(found[found[:, 0] == index, 1], found[:, 1]) for index in range(classes)]
 
 
@@ -229,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fitter = Fitter(_find_mosaic(options.mosaic), options.data)
         train(fitter, out)
         # Sharing, role and exposure: `rust/predict/interval.rs`.
-        table = residuals(fitter, seen_families(options.data), classes=5 * 2 * 4)
+        table = residuals(fitter, seen_families(options.data), classes=len(SHARINGS) * 2 * 4)
         (out / "residuals.json").write_text("[\n" + ",\n".join(map(json.dumps, table)) + "\n]\n")
         rivals(fitter, out / "rivals")
         ablations(fitter, out / "ablations")
