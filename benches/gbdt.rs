@@ -129,7 +129,11 @@ fn warm(rows: usize, variants: &[(&str, &dyn Fn(usize) -> f32)]) -> Vec<Vec<f64>
             for turn in 0..variants.len() {
                 let variant = (turn + pass + block) % variants.len();
                 let predict = variants[variant].1;
-                let all = || (block * BLOCK..(block + 1) * BLOCK).for_each(|row| drop(black_box(predict(row))));
+                let all = || {
+                    (block * BLOCK..(block + 1) * BLOCK).for_each(|row| {
+                        black_box(predict(row));
+                    });
+                };
                 times[variant].push(ns(all) / BLOCK as f64);
             }
         }
@@ -145,7 +149,10 @@ fn cold(rows: usize, variants: &[(&str, &dyn Fn(usize) -> f32)]) -> Vec<Vec<f64>
             let variant = (turn + call) % variants.len();
             memory.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
             black_box(&mut memory);
-            times[variant].push(ns(|| drop(black_box(variants[variant].1(call % rows)))));
+            let one = || {
+                black_box(variants[variant].1(call % rows));
+            };
+            times[variant].push(ns(one));
         }
     }
     times

@@ -137,7 +137,8 @@ def residuals(fitter: Fitter, families: Sequence[str], classes: int) -> list[dic
     found = np.concatenate(errors)
     for index, name in enumerate(SHARINGS):
         some = found[found[:, 0] // (classes // len(SHARINGS)) == index]
-        print(f"held-out families, {name}: |error| p50 {_error(some, 50):.2f} %, p95 {_error(some, 95):.1f} %, n {len(some)}")
+        errors_pct = f"p50 {_error(some, 50):.2f} %, p95 {_error(some, 95):.1f} %"
+        print(f"held-out families, {name}: |error| {errors_pct}, n {len(some)}")
     return [_class(found[found[:, 0] == index, 1], found[:, 1]) for index in range(classes)]
 
 
@@ -217,7 +218,7 @@ def _find_mosaic(given: str | None) -> str:
     built = Path(__file__).resolve().parents[2] / "target" / "release" / "mosaic"
     found = given or shutil.which("mosaic") or next((str(p) for p in (beside, built) if p.exists()), None)
     if found is None:
-        raise UsageError("the command mosaic was not found: build it with `cargo build --release`, or name it by --mosaic")
+        raise UsageError("the command mosaic was not found: build it (`cargo build --release`), or name it by --mosaic")
     return found
 
 

@@ -57,7 +57,10 @@ impl Fit {
     fn text(&self) -> Result<String, PredictError> {
         let samples = Samples::new(&DataSet::open(&self.data)?)?;
         let predictor = || -> Result<Predictor, PredictError> {
-            Ok(Predictor::new(samples.spec, Models::open(self.models.as_deref().unwrap_or(Path::new("")), samples.spec, false)?))
+            Ok(Predictor::new(
+                samples.spec,
+                Models::open(self.models.as_deref().unwrap_or(Path::new("")), samples.spec, false)?,
+            ))
         };
         Ok(match self.step {
             Step::Coefficients => {

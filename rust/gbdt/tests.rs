@@ -125,6 +125,12 @@ fn equal_goes_right_and_missing_the_default_way() {
     ] {
         assert_eq!(model.predict(&row), 2.0 * leaf - 0.25, "{row:?}");
     }
+    // Fault: the trees that fill up a group make -0.0 a 0.0.
+    let leaf = json!({"left_children": [-1], "right_children": [-1], "split_indices": [0], "split_conditions": [-0.0],
+        "default_left": [0]});
+    let mut zero = self::model(vec![leaf], 3);
+    zero["learner"]["learner_model_param"]["base_score"] = json!("-0E0");
+    assert_eq!(parse(&zero, 3).expect("a model").predict(&[0.0; 3]).to_bits(), (-0.0_f32).to_bits());
     // What a short row lacks is missing, what a long one has more is ignored.
     assert_eq!(model.table.predict(&[]), model.predict(&[f32::NAN; 3]));
     assert_eq!(model.table.predict(&[0.0; 1000]), model.predict(&[0.0; 3]));

@@ -41,7 +41,7 @@ pub fn room(spec: &GpuSpec, new: &Kernel, old: &Kernel, count: u32) -> u32 {
         return new.per_sm;
     }
     let left = |all: u32, each: u32| all.saturating_sub(each.saturating_mul(count));
-    let fits = |left: u32, each: u32| if each == 0 { u32::MAX } else { left / each };
+    let fits = |left: u32, each: u32| left.checked_div(each).unwrap_or(u32::MAX);
     let blocks = spec.blocks_per_sm.saturating_sub(count);
     let warps = fits(left(spec.warps_per_sm, old.warps), new.warps);
     let registers = fits(left(spec.registers_per_sm, old.registers), new.registers);
