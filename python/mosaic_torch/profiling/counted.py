@@ -1,7 +1,6 @@
 """The program that Nsight Compute runs for the zoo: launches what a plan names, a line for each chosen launch.
 
-`python -m mosaic_torch.profiling.counted PLAN LINES`: the plan is a JSON object, `{configuration: [KernelId,
-occurrence]}`.
+`python -m mosaic_torch.profiling.counted PLAN LINES`: the plan is a JSON list of what `planned` gives.
 """
 
 from __future__ import annotations
@@ -16,8 +15,14 @@ import torch
 from ..api import configure, runtime
 from . import zoo
 from .jobs import use_tf32
-from .kernels import WARM_UP, zoo_key
+from .kernels import WARM_UP, Kernel, zoo_key
 from .observe import Launch, Observer
+
+
+def planned(kernel: Kernel) -> dict[str, Any]:
+    """Which configuration to build, and which of its launches to count."""
+    config, launch = kernel.alive.config, kernel.launch
+    return {"family": config.family, "params": config.params, "launch": [launch.kernel_id, launch.occurrence]}
 
 
 def main(arguments: list[str]) -> int:
@@ -27,13 +32,14 @@ def main(arguments: list[str]) -> int:
     use_tf32()
     observer = Observer(runtime, torch.cuda.current_device())
     with lines.open("w") as out:
-        for name, (kernel_id, occurrence) in plan.items():
-            prepared = zoo.build(zoo.config(name), observer.device)
+        for kernel in plan:
+            config = zoo.make(kernel["family"], **kernel["params"])
+            prepared = zoo.build(config, observer.device)
             for _ in range(WARM_UP):
                 observer.run(prepared.launch)
-            for launch in observer.observe(prepared.launch, profile=[(kernel_id, occurrence)]):
+            for launch in observer.observe(prepared.launch, profile=[tuple(kernel["launch"])]):
                 if launch.profiled:
-                    out.write(json.dumps(_line(launch, zoo_key(zoo.config(name)))) + "\n")
+                    out.write(json.dumps(_line(launch, zoo_key(config))) + "\n")
             out.flush()
     return 0
 

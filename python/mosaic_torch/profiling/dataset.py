@@ -14,7 +14,7 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,10 @@ from ..api import configure, runtime
 from ..bench.budget import Budget, Progress
 from ..bench.device import record_folder
 from ..errors import DeviceError, MosaicError, UsageError
-from . import counters, files, jobs, kernels, pairs, physics, profiler, zoo
+from . import counted, counters, files, jobs, kernels, pairs, physics, profiler, zoo
 from .clocks import Clocks
 from .command import number
-from .files import KERNELS, LEFT_OUT, PHYSICS, REPEAT, WORKLOADS
+from .files import KERNELS, LEFT_OUT, PHYSICS, PHYSICS_KERNELS, REPEAT, WORKLOADS
 from .kernels import Kernel
 from .observe import Observer
 from .patience import Patience
@@ -236,22 +236,40 @@ class DataSet:
 
     def count_zoo(self) -> None:
         """Counters of every zoo kernel that has none yet."""
-        missing = [kernel for kernel in self.kernels if kernel.is_zoo and not kernel.metrics]
+        self._count([kernel for kernel in self.kernels if kernel.is_zoo and not kernel.metrics], self._write_zoo)
+
+    def count_physics(self) -> None:
+        """The kernels of the experiments: what each takes alone, and its counters."""
+        if (self.out / PHYSICS_KERNELS).exists():
+            return
+        configs = {config.name: config for case in physics.pair_cases() for config in (case.a, case.b)}
+        self.progress.begin(len(configs))
+        made = list(kernels.zoo_kernels(self.observer, list(configs.values()), self.progress.advance))
+        with self.clocks:
+            self._alone(made, self.lanes.full(False, "a"))
+
+        def write() -> None:
+            lines = [kernel.record() for kernel in made if kernel.isolated]
+            self.write(PHYSICS_KERNELS, "mosaic-kernels", lines)
+
+        self._count(made, write)
+
+    def _count(self, missing: Sequence[Kernel], write: Callable[[], None]) -> None:
+        """Counters of kernels of the zoo, so many at a time."""
         self.progress.begin(len(missing))
         for at in range(0, len(missing), COUNTED_AT_ONCE):
             batch = {kernel.key: kernel for kernel in missing[at : at + COUNTED_AT_ONCE]}
             if not self.enough(40, f"counters of {len(missing) - at} kernels"):
                 return
-            plan = {kernel.zoo_name: [kernel.launch.kernel_id, kernel.launch.occurrence] for kernel in batch.values()}
             with tempfile.TemporaryDirectory(prefix="mosaic-plan-") as folder, self.clocks:
                 paths = [Path(folder) / name for name in ("plan.json", "lines.jsonl")]
-                paths[0].write_text(json.dumps(plan))
+                paths[0].write_text(json.dumps([counted.planned(kernel) for kernel in batch.values()]))
                 program = ["-m", "mosaic_torch.profiling.counted", *map(str, paths)]
                 with self.going_on(f"counters of {len(batch)} kernels"):
                     said = functools.partial(self.progress.advance, "counters")
                     for ours, theirs in counters.count(runtime.lib, program, paths[1], {}, said):
                         batch[ours["key"]].metrics = theirs["metrics"]
-            self._write_zoo()
+            write()
 
     def count_workloads(self) -> None:
         """Counters of the workloads' kernels. One that another workload has too is counted once."""
@@ -356,6 +374,7 @@ def main(arguments: list[str] | None = None) -> int:
     if "count" in steps:
         data.count_zoo()
         data.count_workloads()
+        data.count_physics()
     return 0
 
 

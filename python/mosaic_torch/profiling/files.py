@@ -20,7 +20,8 @@ from ..errors import MosaicError
 VERSION = 1
 GZ = ".gz"
 # Of a data set's folder, beside pairs-*.jsonl.
-KERNELS, PHYSICS, REPEAT, WORKLOADS = "kernels.jsonl", "physics.jsonl", "repeat.jsonl", "workloads"
+KERNELS, REPEAT, WORKLOADS = "kernels.jsonl", "repeat.jsonl", "workloads"
+PHYSICS, PHYSICS_KERNELS = "physics.jsonl", "physics-kernels.jsonl"
 # Keys of kernels that never ended.
 LEFT_OUT = "left-out.txt"
 

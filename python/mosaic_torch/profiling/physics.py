@@ -61,7 +61,8 @@ def _copy(threads_per_sm: int, sms: int, **more: int) -> zoo.Config:
     return zoo.make("copy", mib=512, width=16, threads=threads_per_sm // per_sm, blocks=sms * per_sm, **more)
 
 
-def _pairs() -> Iterator[Case]:
+def pair_cases() -> Iterator[Case]:
+    """Those on the rig."""
     for blocks in (66, 110, 131, 132, 133, 154, 198, 264):
         spin = zoo.make("spin", "compute", threads=1024, blocks=blocks, cycles=1_000_000)
         yield _twice("blocks", blocks, "blocks", spin)
@@ -97,7 +98,7 @@ def _pairs() -> Iterator[Case]:
 def cases() -> Iterator[Case | placement.Case]:
     """All of them; those that take the least first."""
     yield from placement.cases()
-    yield from _pairs()
+    yield from pair_cases()
 
 
 def run(

@@ -11,7 +11,7 @@ Listing needs neither torch nor a GPU; `build` needs both.
 """
 
 from .prepared import Prepared, build
-from .table import AIMS, Config, Family, config, configs, families, is_unseen, make
+from .table import AIMS, Config, Family, configs, families, is_unseen, make
 
 __all__ = [
     "AIMS",
@@ -19,7 +19,6 @@ __all__ = [
     "Family",
     "Prepared",
     "build",
-    "config",
     "configs",
     "families",
     "is_unseen",

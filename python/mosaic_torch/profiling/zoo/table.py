@@ -100,14 +100,6 @@ def configs() -> tuple[Config, ...]:
     return tuple(config for family in _FAMILIES for config in _LISTS[family.name]())
 
 
-def config(name: str) -> Config:
-    """The listed configuration of that name."""
-    for found in configs():
-        if found.name == name:
-            return found
-    raise KeyError(f"the zoo has no {name!r}")
-
-
 # Parameters that own kernels share: `threads` in a block; `blocks`, or `per_sm` blocks times the SMs of the device;
 # `ballast` bytes of shared memory that nothing uses, so that fewer blocks fit an SM.
 
