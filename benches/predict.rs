@@ -20,6 +20,9 @@ const PAIRS: usize = 3_200;
 const COLD_CALLS: usize = 300;
 const WALK_BYTES: usize = 96 << 20;
 
+/// Its name, the prediction of pair i, and of how many directions that is.
+type Case<'a> = (&'a str, &'a dyn Fn(usize) -> f64, f64);
+
 fn main() -> Result<(), Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let samples = Samples::new(&DataSet::open(&root.join("profiles/h200"))?)?;
@@ -45,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let p = predictor.predict(&separate[i]);
         p.a.interval_ns().1 + p.b.interval_ns().1
     };
-    let cases: [(&str, &dyn Fn(usize) -> f64, f64); 3] =
+    let cases: [Case; 3] =
         [("inter_sm", &inter, 1.0), ("separate, one of both directions", &apart, 2.0), ("full_gpu", &both, 2.0)];
     println!("case,metric,p50_ns,p99_ns,n");
     let mut warm: Vec<Vec<f64>> = vec![Vec::new(); cases.len()];

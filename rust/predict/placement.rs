@@ -15,10 +15,10 @@ pub struct Waves {
     pub exact: f64,
     /// The same, rounded up: waves that follow one another.
     pub whole: f64,
-    /// SMs that have blocks of the last wave.
-    pub last_sms: f64,
     /// Most blocks of the last wave on one SM: each goes where the most room is.
     pub last_per_sm: u32,
+    /// SMs that have so many; each of the others has one block less.
+    pub last_full_sms: f64,
 }
 
 impl Waves {
@@ -28,9 +28,15 @@ impl Waves {
         let exact = f64::from(kernel.blocks) / at_once;
         let whole = (exact - WAVE_SLACK).ceil().max(1.0);
         let last = (f64::from(kernel.blocks) - (whole - 1.0) * at_once).max(1.0);
-        let last_sms = last.min(f64::from(sms));
-        let last_per_sm = ((last / last_sms).ceil() as u32).clamp(1, kernel.per_sm);
-        Waves { sms: f64::from(sms), exact, whole, last_sms, last_per_sm }
+        let sms = f64::from(sms);
+        let last_per_sm = ((last / sms).ceil() as u32).clamp(1, kernel.per_sm);
+        let last_full_sms = (last - f64::from(last_per_sm - 1) * sms).min(sms);
+        Waves { sms, exact, whole, last_per_sm, last_full_sms }
+    }
+
+    /// SMs that have blocks of the last wave.
+    pub fn last_sms(&self) -> f64 {
+        if self.last_per_sm > 1 { self.sms } else { self.last_full_sms }
     }
 }
 

@@ -98,9 +98,9 @@ fn room_is_what_the_tightest_limit_leaves() {
 #[test]
 fn waves_follow_from_blocks_and_limits() {
     let w = Waves::new(&sized(265, 1024), 132);
-    assert_eq!((w.whole, w.last_sms, w.last_per_sm), (1.0, 132.0, 2), "one block more is no wave: {w:?}");
+    assert_eq!((w.whole, w.last_full_sms, w.last_per_sm), (1.0, 132.0, 2), "one block more is no wave: {w:?}");
     let w = Waves::new(&sized(264 + 100, 1024), 132);
-    assert_eq!((w.whole, w.last_sms, w.last_per_sm), (2.0, 100.0, 1));
+    assert_eq!((w.whole, w.last_full_sms, w.last_per_sm), (2.0, 100.0, 1));
 }
 
 /// Eq. 1: a kernel whose blocks all go to the few SMs that are free first.

@@ -165,14 +165,12 @@ fn rooms(
     let wave_ns = first.alone_ns / waves.whole;
     let part_of_wave =
         |before: f64| (first.kernel.release.max(release.spread) + release.drift * before).clamp(0.0, 1.0);
-    // SMs of the later one's, and those of them that the first one has blocks on.
+    // The part of the SMs with the most blocks of the first one, and how many those are; others have one less.
     let sms = f64::from(later.sms);
-    let (held, beside, first_left) = if preempts {
-        (sms, first.kernel.per_sm, (offset_ns / wave_ns).floor())
+    let (full, per_sm_of_first, first_left) = if preempts {
+        (1.0, first.kernel.per_sm, (offset_ns / wave_ns).floor())
     } else {
-        let fills_all = waves.last_sms >= waves.sms;
-        let last = if fills_all { sms } else { waves.last_sms * sms / waves.sms };
-        (last, waves.last_per_sm, waves.whole - 1.0)
+        (waves.last_full_sms / waves.sms, waves.last_per_sm, waves.whole - 1.0)
     };
     let part = part_of_wave(first_left);
     let left_at_ns = std::array::from_fn(|i| {
@@ -182,15 +180,16 @@ fn rooms(
     });
     let mut left_at_ns: [f64; GROUPS] = left_at_ns;
     left_at_ns.sort_by(f64::total_cmp);
-    let per_sm = f64::from(later.kernel.per_sm);
-    let beside = f64::from(room(spec, later.kernel, first.kernel, beside).min(later.kernel.per_sm));
-    let free = sms - held;
+    let beside = |count: u32| f64::from(room(spec, later.kernel, first.kernel, count).min(later.kernel.per_sm));
+    let groups = [(full * sms, per_sm_of_first), ((1.0 - full) * sms, per_sm_of_first - 1)];
+    let sum = |of: &dyn Fn(u32) -> f64| groups.iter().map(|&(sms, count)| sms * of(count)).sum::<f64>();
+    let at_once = sum(&beside);
     Rooms {
-        at_once: free * per_sm + held * beside,
-        at_once_sms: free + if beside > 0.0 { held } else { 0.0 },
+        at_once,
+        at_once_sms: sum(&|count| f64::from(beside(count) > 0.0)),
         left_at_ns,
-        then: (per_sm - beside) * held / GROUPS as f64,
-        group_sms: held / GROUPS as f64,
+        then: (sms * f64::from(later.kernel.per_sm) - at_once) / GROUPS as f64,
+        group_sms: sum(&|count| f64::from(count > 0)) / GROUPS as f64,
         not_before_ns: if preempts { 0.0 } else { offset_ns.max(first.alone_ns - wave_ns) },
     }
 }
@@ -276,6 +275,6 @@ fn displaced_ns(spec: &GpuSpec, first: Side, later: Side) -> f64 {
     let per_sm = (f64::from(later.kernel.blocks) / f64::from(later.sms)).ceil() as u32;
     let left = room(spec, first.kernel, later.kernel, per_sm.clamp(1, later.kernel.per_sm));
     let taken = 1.0 - f64::from(left.min(first.kernel.per_sm)) / f64::from(first.kernel.per_sm);
-    let sms = if on_sm.whole > 1.0 { f64::from(later.sms) } else { on_sm.last_sms };
+    let sms = if on_sm.whole > 1.0 { f64::from(later.sms) } else { on_sm.last_sms() };
     later.alone_ns * later.slowdown * taken * sms / f64::from(first.sms)
 }
